@@ -72,6 +72,7 @@ class ModelShape:
     mlp_bias: bool = False
     head_bias: bool = False
     attention_sinks: bool = False
+    gated_attention: bool = False  # queries carry an output gate: twice the rows
     # multi-head latent attention (q_lora_rank 0: queries are projected directly)
     mla: bool = False
     q_lora_rank: int = 0
@@ -95,3 +96,161 @@ class ModelShape:
     vision_params: int = 0
     stated_params: int = 0  # given by the user (``--params``); 0: the inventory is the count
     extra: tuple[Tensor, ...] = field(default=())  # tensors no rule above produces, each named
+
+
+@dataclass(frozen=True, slots=True)
+class Adapters:
+    """Low-rank adapters on a frozen base: only the adapters have gradients and optimizer states."""
+
+    rank: int
+    targets: tuple[str, ...]  # names as in ``Tensor.target``
+    base_matrix_bytes: float  # bytes per element of the frozen linear weights (2 for bf16, about 0.516 for NF4)
+    base_other_bytes: float = 2.0  # embeddings, norms, biases
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeTable:
+    """Bytes per parameter by precision recipe, one entry a code; see ``specs/recipes.toml`` for the sources."""
+
+    names: tuple[str, ...]
+    weights: Array
+    gradients: Array
+    main_gradients: Array  # separate fp32 accumulation buffer
+    master: Array
+    moment: Array  # bytes of one optimizer-moment element
+    persistent_gradients: Array  # 1: buffers live throughout; 0: from backward to the step
+    transient_gradients: Array  # 1: ``gradients`` are freed after each micro-batch is added to ``main_gradients``
+    compute_copy: Array  # bytes of a 16-bit working copy cast for the matmuls (ddp-amp), all of the stage
+    gather: Array  # bytes per element gathered by ZeRO-3 / FSDP
+    reduce: Array  # bytes per element of the reduce-scatter input
+    ddp_buckets: Array  # ZeRO-0, more than one rank: bytes per parameter of the bucket copies
+    flat_gather: Array  # ZeRO-1/2: bytes per parameter of a flat copy at the parameter all-gather
+    step_cast: Array  # bytes per owned parameter cast at the optimizer step
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerTable:
+    """Optimizer states per parameter, one entry a code: elements of each moment and bytes of one, by kind of tensor."""
+
+    names: tuple[str, ...]
+    moments: tuple[tuple[str, ...], ...]  # names of the states, e.g. ("adam_m", "adam_v")
+    first_matrix: Array  # first state, bytes per matrix element in units of the recipe's moment bytes / 4
+    first_other: Array
+    second_matrix: Array
+    second_other: Array
+    factored: Array  # 1: the states are row and column sums (Adafactor)
+    master: Array  # 1: keeps the recipe's fp32 master copy
+
+
+@dataclass(frozen=True, slots=True)
+class LossTable:
+    """Bytes per logit (s*b*V/(t*c)) alive at the peak of the loss, one entry a code."""
+
+    names: tuple[str, ...]
+    whole: Array  # bytes per logit of tensors that span all tokens
+    chunk: Array  # bytes per logit of tensors that span one chunk of tokens
+    chunks: Array  # number of chunks
+    weight_gradient: Array  # bytes per element of a V*h head gradient accumulated by the loss
+    vocab_parallel: Array  # 1: logits stay divided over tensor parallelism
+
+
+@dataclass(frozen=True, slots=True)
+class StackTable:
+    """What a framework keeps, one entry a code; see ``specs/stacks.toml`` for the sources."""
+
+    names: tuple[str, ...]
+    norm_saved: Array  # 16-bit hidden-size tensors one norm keeps besides its output (1 fused, 3 written in Python)
+    mlp_saved: Array  # ffn-size tensors a gated MLP keeps (3: gate, up, product; 4: also silu(gate))
+    rotated_kv_copy: Array  # 1: unrotated and rotated key/value are both kept
+    kv_repeat: Array  # 1: key and value are repeated to the number of heads before attention
+    hidden_dropout: Array  # 1: dropout with a byte mask after attention and MLP
+    attention_dropout: Array  # 1: unfused attention keeps a mask and the dropped-out probabilities
+    scores_bytes: Array  # bytes per attention score kept by unfused attention without dropout
+    every_second_matmul: Array  # 1: selective recompute keeps attention and every second matmul output
+    placement: Array  # 0 even; 1 by cost including the head; 2 embedding and head count as a layer
+    gather_forward: Array  # gathered ZeRO-3 units alive in forward
+    gather_backward: Array
+    head_unit_kept: Array  # 1: the last unit (norm + head) stays gathered after forward
+    reshard_in_pipeline: Array  # 1: units are resharded between micro-batches of a pipeline
+    bucket_elements: Array  # elements of one communication bucket (ZeRO-1/2/3)
+    bucket_count: Array
+    tp_buffers: Array  # persistent full-size gather buffers, in units of 2*s*b*h
+    step_temporaries: Array  # bytes per owned parameter of unfused optimizer temporaries
+    live_gradients: Array  # 1: the live layer's activation gradients are counted in backward
+    record_stream: Array  # 1: freed collective inputs stay pending until the GPU has passed them
+    launches_per_pending: Array  # kernel launches between two full-size freed collective tensors
+    slack_fraction: Array  # allocator rounding and splitting, of allocated
+    communicators: Array  # NCCL communicators beyond one per parallel group in use
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """Fixed per-process costs and limits of the CUDA software, each an assumption the user can replace."""
+
+    cuda_context_bytes: float
+    communicator_bytes: float
+    workspace_bytes: float
+    launch_queue: float  # launches the host may run ahead
+    chunk_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """The code books that the integer columns of ``Layouts`` index."""
+
+    recipes: RecipeTable
+    optimizers: OptimizerTable
+    losses: LossTable
+    stacks: StackTable
+    constants: Constants
+
+
+@dataclass(frozen=True, slots=True)
+class Layouts:
+    """Layouts as columns: float64 degrees and integer codes, each of shape (n,) or (1,), broadcast together."""
+
+    dp: Array
+    dp_replicate: Array
+    tp: Array
+    pp: Array
+    vpp: Array
+    cp: Array
+    ep: Array
+    etp: Array
+    zero: Array
+    sequence_parallel: Array  # 0 | 1
+    micro_batch: Array  # sequences
+    n_micro: Array  # micro-batches per step and data-parallel rank
+    seq_len: Array  # tokens
+    recompute_layers: Array  # layers a stage recomputes in full when recompute is full; inf: all
+    capacity_factor: Array  # routed tokens per expert over the balanced share
+    reshard: Array  # 0 | 1: ZeRO-3 frees gathered weights after forward
+    no_sync: Array  # 0 | 1: gradients are reduced once a step, held unsharded until then
+    offload_optimizer: Array  # 0 | 1
+    offload_parameters: Array
+    offload_activations: Array
+    optimizer_in_backward: Array  # 0 | 1: each parameter steps as soon as its gradient is ready
+    schedule: NDArray[np.intp]  # codes
+    recompute: NDArray[np.intp]  # 0 none, 1 selective, 2 full
+    attention: NDArray[np.intp]  # 0 flash, 1 unfused
+    cp_comm: NDArray[np.intp]  # 0 ring, 1 all-gather, 2 ulysses
+    recipe: NDArray[np.intp]
+    optimizer: NDArray[np.intp]
+    loss: NDArray[np.intp]
+    stack: NDArray[np.intp]
+    books: Books
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """What the memory formulas read of the machines: one row per machine kind, arrays of shape (1,) or (n,).
+
+    Attributes:
+        usable_bytes: memory of one GPU that a program can use [bytes], nan where unknown (a fit is then unknown too).
+        gpus_per_node: GPUs that share one host [count], nan where unknown.
+        host_bytes: memory of one host [bytes], nan where unknown.
+    """
+
+    usable_bytes: Array
+    gpus_per_node: Array
+    host_bytes: Array
