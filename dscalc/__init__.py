@@ -1,0 +1,1 @@
+"""Analytical capacity planner for distributed deep-learning training."""
