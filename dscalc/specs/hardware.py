@@ -5,10 +5,8 @@ A profile keeps the number as its source prints it (81559 MiB, 400 Gb/s); proper
 unless ``counted_as`` says what else one "GPU" of the profile is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
@@ -26,7 +24,7 @@ _Finite = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
 
 
 class _Profile(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class Quantity(_Profile):
@@ -213,7 +211,7 @@ class GpuSpec(_Profile):
         """
         return _base(self.matmul.of(dtype))
 
-    def lower(self, *, gpus_per_node: int | None = None, host_bytes: float | None = None) -> Hardware:
+    def lower(self, *, gpus_per_node: int | None = None, host_bytes: float | None = None) -> "Hardware":
         """The record that formulas read, for this GPU in its usual host.
 
         Args:
@@ -302,7 +300,7 @@ class ClusterSpec(_Profile):
     notes: tuple[_Text, ...] = ()
 
     @model_validator(mode="after")
-    def _rates_agree(self) -> Self:
+    def _rates_agree(self) -> "ClusterSpec":
         """A rate per GPU written where a rate per node belongs (or bits for bytes) is off by a factor of 4 or more."""
         node, share, nic = (
             _base(q) for q in (self.node_scaleout_bandwidth, self.scaleout_bandwidth, self.nic_bandwidth)
@@ -359,7 +357,7 @@ class ClusterSpec(_Profile):
         """
         return price.usd_per_hour / (self.gpus_in_node if price.per == "node" else 1)
 
-    def lower(self, gpu: GpuSpec, *, host_bytes: float | None = None) -> Hardware:
+    def lower(self, gpu: GpuSpec, *, host_bytes: float | None = None) -> "Hardware":
         """The record that formulas read, for this cluster's nodes.
 
         Args:
@@ -372,7 +370,7 @@ class ClusterSpec(_Profile):
         return _record(gpu.usable_bytes, self.gpus_in_node, host_bytes if host_bytes is not None else self.host_bytes)
 
 
-def _record(usable_bytes: float | None, gpus_per_node: float | None, host_bytes: float | None) -> Hardware:
+def _record(usable_bytes: float | None, gpus_per_node: float | None, host_bytes: float | None) -> "Hardware":
     import numpy as np  # numpy costs more than everything else here: only who computes pays
 
     from dscalc.records import Hardware
