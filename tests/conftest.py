@@ -10,9 +10,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 BIBLIOGRAPHY_ENTRY = re.compile(r"^- \*\*\[([A-Za-z0-9]+)\]\*\* \S", re.MULTILINE)
+
+# A slow machine must not fail a property, and CI must give the same answer twice.
+settings.register_profile("dscalc", deadline=None, derandomize=bool(os.environ.get("CI")))
+settings.load_profile("dscalc")
 
 RunDscalc = Callable[..., "subprocess.CompletedProcess[str]"]
 

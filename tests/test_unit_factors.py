@@ -19,12 +19,13 @@ SHIFTS = {10, 20, 30, 40, 50}
 BITS = 8  # dividing by it turns bits into bytes
 HOME = "units.py"
 
-# A number in one of these places is a count of a model's shape, not a factor: hidden=1024.
+# A number in one of these places is a count (of a model's shape), not a factor: hidden=1024.
 SHAPE_FIELDS = frozenset(
     {
         *("layers", "hidden", "heads", "kv_heads", "head_dim", "value_head_dim", "ffn_hidden", "moe_ffn_hidden"),
         *("shared_ffn_hidden", "vocab", "experts", "top_k", "learned_positions", "q_lora_rank", "kv_lora_rank"),
         *("rope_head_dim", "index_heads", "index_head_dim", "seq_len"),
+        "maxsize",  # of a cache
     }
 )
 # Bounds on what may be typed are round numbers, not factors: MAX_VOCAB = 10**9.
@@ -56,10 +57,10 @@ def _counts(tree: ast.AST) -> set[int]:
         elif isinstance(node, ast.Dict):
             pairs = zip(node.keys, node.values, strict=True)
             values |= {id(v) for k, v in pairs if isinstance(k, ast.Constant) and k.value in SHAPE_FIELDS}
-        elif isinstance(node, ast.AnnAssign) and node.value and getattr(node.target, "id", None) in SHAPE_FIELDS:
-            values.add(id(node.value))
-        elif isinstance(node, ast.Assign) and all(BOUND.match(getattr(t, "id", "")) for t in node.targets):
-            values.add(id(node.value))
+        elif isinstance(node, ast.AnnAssign | ast.Assign):
+            names = [getattr(t, "id", "") for t in (node.targets if isinstance(node, ast.Assign) else [node.target])]
+            if all(name in SHAPE_FIELDS or BOUND.match(name) for name in names):
+                values.add(id(node.value))
     return values
 
 
