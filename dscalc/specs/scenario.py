@@ -1,0 +1,64 @@
+"""Scenario files: a TOML file that holds any shared option by name, flat or in tables named after the option groups."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+from dscalc.errors import DscalcError, InputError
+from dscalc.specs.options import GROUPS, read_word
+
+_MAX_BYTES = 1_000_000  # nobody types more
+
+
+def load_scenario(path: str) -> dict[str, object]:
+    """Read a scenario file into canonical option names and parsed values.
+
+    Args:
+        path: a TOML file, e.g. ``tp = 4`` and ``model = "llama-3.1-8b"``.
+
+    Returns:
+        Canonical names to parsed values.
+
+    Raises:
+        InputError: the file cannot be read, is not TOML, or holds an unknown word or a bad value; names file and line.
+    """
+    file = Path(path)
+    try:
+        with file.open("rb") as stream:
+            raw = stream.read(_MAX_BYTES + 1)
+    except OSError as error:
+        raise InputError(f"cannot be read ({error.strerror or error})", where=f"--scenario {path}") from None
+    if len(raw) > _MAX_BYTES:
+        raise InputError("is too large for a scenario file", where=f"--scenario {path}")
+    try:
+        text = raw.decode("utf-8")
+        data = tomllib.loads(text)
+    except UnicodeDecodeError:
+        raise InputError("is not UTF-8 text", where=f"--scenario {path}") from None
+    except tomllib.TOMLDecodeError as error:
+        at = re.search(r"line (\d+)", str(error))
+        raise InputError(f"is not TOML: {error}", where=f"{path}:{at[1]}" if at else path) from None
+    flat: list[tuple[str, object]] = []
+    for key, value in data.items():
+        flat.extend(value.items() if isinstance(value, dict) and key in GROUPS else [(key, value)])
+    given: dict[str, object] = {}
+    for word, value in flat:
+        where = f"{path}:{_line(text, word)}"
+        if isinstance(value, dict):
+            raise InputError(f"[{word}] is not a table of options; tables are {', '.join(GROUPS)}", where=where)
+        try:
+            name, parsed = read_word(word, value)
+        except DscalcError as error:
+            raise InputError(str(error), where=where) from None
+        if name in given and given[name] != parsed:
+            raise InputError(f"{word} says {parsed}, another line says {given[name]}", where=where)
+        given[name] = parsed
+    return given
+
+
+def _line(text: str, word: str) -> int:
+    """Line of a key, counted from 1."""
+    found = re.search(rf"^\s*\[?[\"']?{re.escape(word)}[\"']?\s*[=\]]", text, re.MULTILINE)
+    return text.count("\n", 0, found.start() + len(found[0]) - len(found[0].lstrip())) + 1 if found else 1
