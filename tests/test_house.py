@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = "dscalc"
-MAX_LINES = 420  # "about 400"
+MAX_LINES = 440  # "about 400"
 LONGER = {"dscalc.units": 480}  # one small grammar, read and written in one place: apart, the two could drift
 FACE_NAMES = 14  # "about ten names"
 
@@ -24,6 +24,7 @@ FACE_NAMES = 14  # "about ten names"
 FLOORS = {
     "units": 1,
     "errors": 1,
+    "codes": 1,
     "records": 1,
     "terms": 1,
     "specs": 2,
@@ -40,11 +41,12 @@ FLOORS = {
 ALL_ROOMS = frozenset(FLOORS)
 FORBIDDEN_ROOMS = {
     "errors": ALL_ROOMS - {"errors"},
+    "codes": ALL_ROOMS - {"codes"},
     "units": ALL_ROOMS - {"units", "errors"},
     "records": ALL_ROOMS - {"records"},
     "terms": ALL_ROOMS - {"terms", "records"},
     "specs": frozenset({"cost"}),
-    "cost": ALL_ROOMS - {"cost", "records", "terms"},
+    "cost": ALL_ROOMS - {"cost", "records", "terms", "codes"},
     "validation": frozenset({"answers"}),
     "sweep": frozenset({"answers", "calibrate", "validation"}),
     "calibrate": frozenset({"answers", "sweep", "validation"}),
@@ -56,6 +58,7 @@ FORBIDDEN_ROOMS = {
 # Libraries a room may import; whatever is not named here is forbidden. Standard library apart, see STANDARD_ONLY.
 LIBRARIES = {
     "errors": frozenset(),
+    "codes": frozenset(),
     "units": frozenset(),
     "records": frozenset({"numpy"}),
     "terms": frozenset({"numpy"}),
