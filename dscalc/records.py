@@ -64,6 +64,7 @@ class ModelShape:
     norms_per_layer: int = 2
     final_norm: bool = True
     embedding_norm: bool = False
+    embedding_width: int = 0  # of the token embedding where it is not ``hidden`` (then projected in and out); 0: hidden
     q_norm_elements: int = 0
     k_norm_elements: int = 0
     # biases
