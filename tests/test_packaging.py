@@ -67,6 +67,12 @@ def test_wheel_declares_the_command_and_its_version(repository: Path, unpacked: 
     assert f"\nVersion: {project['version']}\n" in (meta / "METADATA").read_text(encoding="utf-8")
 
 
+def test_version_is_stated_alike(repository: Path) -> None:
+    project = tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    face = (repository / "dscalc" / "__init__.py").read_text(encoding="utf-8")
+    assert f'__version__ = "{project["version"]}"' in face
+
+
 def _lists_profiles(ran: subprocess.CompletedProcess[str], repository: Path) -> None:
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert not ran.stderr
