@@ -109,7 +109,7 @@ class Adapters:
     base_other_bytes: float = 2.0  # embeddings, norms, biases
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RecipeTable:
     """Bytes per parameter by precision recipe, one entry a code; see ``specs/recipes.toml`` for the sources."""
 
@@ -129,7 +129,7 @@ class RecipeTable:
     step_cast: Array  # bytes per owned parameter cast at the optimizer step
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class OptimizerTable:
     """Optimizer states per parameter, one entry a code: elements of each moment and bytes of one, by kind of tensor."""
 
@@ -140,10 +140,10 @@ class OptimizerTable:
     second_matrix: Array
     second_other: Array
     factored: Array  # 1: the states are row and column sums (Adafactor)
-    master: Array  # 1: keeps the recipe's fp32 master copy
+    fixed_width: Array  # 1: the bytes stand as given whatever the recipe's moment width
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class LossTable:
     """Bytes per logit (s*b*V/(t*c)) alive at the peak of the loss, one entry a code."""
 
@@ -155,7 +155,7 @@ class LossTable:
     vocab_parallel: Array  # 1: logits stay divided over tensor parallelism
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class StackTable:
     """What a framework keeps, one entry a code; see ``specs/stacks.toml`` for the sources."""
 
@@ -171,20 +171,21 @@ class StackTable:
     placement: Array  # 0 even; 1 by cost including the head; 2 embedding and head count as a layer
     gather_forward: Array  # gathered ZeRO-3 units alive in forward
     gather_backward: Array
-    head_unit_kept: Array  # 1: the last unit (norm + head) stays gathered after forward
+    head_unit_kept: Array  # 1: the last unit (norm + head) stays gathered from forward to the end of backward
+    embedding_unit_kept: Array  # 1: so does the unit that holds the embedding
+    unit_reduce: Array  # 1: gradients are reduce-scattered unit by unit (FSDP), not through fixed buckets
     reshard_in_pipeline: Array  # 1: units are resharded between micro-batches of a pipeline
     bucket_elements: Array  # elements of one communication bucket (ZeRO-1/2/3)
     bucket_count: Array
     tp_buffers: Array  # persistent full-size gather buffers, in units of 2*s*b*h
     step_temporaries: Array  # bytes per owned parameter of unfused optimizer temporaries
-    live_gradients: Array  # 1: the live layer's activation gradients are counted in backward
     record_stream: Array  # 1: freed collective inputs stay pending until the GPU has passed them
     launches_per_pending: Array  # kernel launches between two full-size freed collective tensors
     slack_fraction: Array  # allocator rounding and splitting, of allocated
     communicators: Array  # NCCL communicators beyond one per parallel group in use
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Constants:
     """Fixed per-process costs and limits of the CUDA software, each an assumption the user can replace."""
 
@@ -192,10 +193,10 @@ class Constants:
     communicator_bytes: float
     workspace_bytes: float
     launch_queue: float  # launches the host may run ahead
-    chunk_bytes: float
+    error_fraction: float  # half-width of the error bar, from the spread of the validation
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Books:
     """The code books that the integer columns of ``Layouts`` index."""
 

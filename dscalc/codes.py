@@ -1,0 +1,11 @@
+"""The names behind the integer code columns, in code order. Standard library only: ``--help`` reads them without numpy."""
+
+from __future__ import annotations
+
+SCHEDULES = ("1f1b", "interleaved", "gpipe", "zb-h1", "zb-h2", "zb-v", "dualpipe")
+RECOMPUTES = ("none", "selective", "full")
+ATTENTIONS = ("flash", "unfused")
+CP_COMMS = ("ring", "all-gather", "ulysses")
+PLACEMENTS = ("even", "by-cost", "embedding-as-layer")
+OFFLOADS = ("optimizer", "parameters", "activations")
+MOMENTS = ("forward_end", "loss", "backward_last_layer", "backward_first_layer", "optimizer_step")

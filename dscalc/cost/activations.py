@@ -1,0 +1,177 @@
+"""Saved activations of the micro-batches in flight, from the ledger."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dscalc.cost.ledger import COMPONENTS, DIVISORS, FULL, NONE, SELECTIVE, coefficients
+from dscalc.cost.placement import StageKinds
+from dscalc.records import Array, Layouts, ModelShape
+from dscalc.terms import LeafSpec
+
+SPECS: dict[str, LeafSpec] = {
+    "checkpoint": LeafSpec(
+        "activations/layer_inputs", "bytes", "k * L_i * 2 s b h R / c", "[Korthikanti2022] table 2; [Chen2016]"
+    ),
+    "norms": LeafSpec("activations/norms", "bytes", "k * L_kept * T * norm rows * R", "[Korthikanti2022] section 4.1"),
+    "attention": LeafSpec(
+        "activations/attention", "bytes", "k * L_kept * T * (query, key, value, output rows)", "[Korthikanti2022] section 4.1; [Dao2023]; [Ainslie2023]; [DeepSeekV2] section 2.1"
+    ),
+    "scores": LeafSpec("activations/attention_scores", "bytes", "k * L_kept * T * s * a * score bytes / t", "[Korthikanti2022] equation 1"),
+    "dropout": LeafSpec("activations/dropout_masks", "bytes", "k * L_kept * T * 2 h R", "[Korthikanti2022] section 4.1"),
+    "mlp": LeafSpec("activations/mlp", "bytes", "k * (dense L_kept * T * f rows + expert L_kept * T * shared rows) / t", "[Korthikanti2022] section 4.1; [Shazeer2020]"),
+    "router": LeafSpec("activations/router", "bytes", "k * expert L_kept * T * 8 E R", "[Shazeer2017]; [MegatronLM] moe/router.py"),
+    "experts": LeafSpec("activations/experts", "bytes", "k * expert L_kept * T * top_k * capacity * expert rows / t", "[Shazeer2017]; [MegatronLM] moe/token_dispatcher.py"),
+    "statistics": LeafSpec("activations/statistics", "bytes", "k * L_kept * T * (4 norms R + 4 a / t)", "[Dao2023] log-sum-exp; [PyTorch] rms_norm"),
+}
+DENSE, MOE = "dense", "moe"
+BY_KIND = ("mlp", "router", "experts")  # components that differ between dense layers and layers with experts
+
+
+@dataclass(frozen=True, slots=True)
+class LayerBytes:
+    """Bytes that one layer keeps for one micro-batch on one rank; arrays (n,). ``None`` where the model or stack has none."""
+
+    kept: dict[str, Array | None]  # by component, dense layers (and what all layers share)
+    kept_moe: dict[str, Array | None]  # by component, where a layer with experts differs
+    whole: Array  # everything the largest layer keeps without recompute, layer input apart
+    kept_total: Array  # what that layer keeps under the chosen recompute, layer input apart
+    tokens: Array  # tokens of the rank
+    residual: Array  # 1/t under sequence parallelism, else 1
+
+
+def layer_bytes(shape: ModelShape, layouts: Layouts) -> LayerBytes:
+    """Bytes one layer keeps, by component.
+
+    Args:
+        shape [elements, (1,)]: the model.
+        layouts [degrees, (n,)]: the layout columns.
+
+    Returns:
+        Bytes of one layer and micro-batch [bytes, (n,)].
+
+    Raises:
+        nothing.
+
+    References:
+        [Korthikanti2022] section 4.
+    """
+    stacks = layouts.books.stacks
+    by_tp = 1.0 / layouts.tp
+    residual = np.where(layouts.sequence_parallel > 0.0, by_tp, 1.0)
+    routed = layouts.capacity_factor * by_tp
+    inverse = dict(
+        zip(DIVISORS, (residual, by_tp, 1.0 / np.minimum(layouts.tp, float(shape.kv_heads)), routed, routed * layouts.etp), strict=True)
+    )
+    tokens = layouts.seq_len * layouts.micro_batch / layouts.cp
+    code = (layouts.stack * 2 + layouts.attention) * 2 + (layouts.recompute == SELECTIVE)
+    unique = np.unique(code)
+    where = np.searchsorted(unique, code) if unique.size > 1 else np.zeros_like(code)
+
+    def table(kind: str, whole: bool) -> list[tuple[tuple[float, ...], ...]]:
+        return [
+            coefficients(shape, stacks, int(u) // 4, NONE if whole else int(u) % 2, int(u) // 2 % 2, kind) for u in unique
+        ]
+
+    def component(rows: list[tuple[tuple[float, ...], ...]], name: str) -> Array | None:
+        index, total = COMPONENTS.index(name), None
+        for d, divisor in enumerate(DIVISORS):
+            values = [row[index][d] for row in rows]
+            if any(values):
+                part = np.asarray(values)[where] * inverse[divisor]
+                total = part if total is None else total + part
+        if total is None:
+            return None
+        return total * (tokens * layouts.seq_len if name == "scores" else tokens)
+
+    def summed(parts: dict[str, Array | None]) -> Array:
+        total = np.zeros_like(tokens)
+        for name, part in parts.items():
+            if part is not None and name != "checkpoint":
+                total = total + part
+        return total
+
+    has_moe = shape.experts > 0
+    kept_rows, whole_rows = table(DENSE, False), table(DENSE, True)
+    kept = {name: component(kept_rows, name) for name in COMPONENTS}
+    whole, kept_total = summed({name: component(whole_rows, name) for name in COMPONENTS}), summed(kept)
+    kept_moe: dict[str, Array | None] = {}
+    if has_moe:
+        moe_kept_rows, moe_whole_rows = table(MOE, False), table(MOE, True)
+        moe = {name: component(moe_kept_rows, name) for name in COMPONENTS}
+        moe_whole = summed({name: component(moe_whole_rows, name) for name in COMPONENTS})
+        kept_moe = {name: moe[name] for name in BY_KIND}
+        if all(shape.moe_layer):
+            whole, kept_total = moe_whole, summed(moe)
+        else:
+            whole, kept_total = np.maximum(whole, moe_whole), np.maximum(kept_total, summed(moe))
+    return LayerBytes(kept, kept_moe, whole, kept_total, tokens, residual)
+
+
+def full_recompute_layers(layouts: Layouts, kinds: StageKinds) -> Array:
+    """Layers of a stage that keep their input alone.
+
+    Args:
+        layouts [codes, (n,)]: the layout columns.
+        kinds [layers, (kinds, n)]: the stage kinds.
+
+    Returns:
+        Layers under full recompute [layers, (kinds, n)].
+
+    Raises:
+        nothing.
+
+    References:
+        [Chen2016], [MegatronLM] recompute-num-layers.
+    """
+    return np.where(layouts.recompute == FULL, np.minimum(layouts.recompute_layers, kinds.layers), 0.0)
+
+
+def saved(
+    shape: ModelShape, layer: LayerBytes, layouts: Layouts, kinds: StageKinds, kept_layers: Array, micro_batches: Array
+) -> list[tuple[LeafSpec, Array]]:
+    """Leaves of the activations that ``micro_batches`` micro-batches keep on each stage.
+
+    Args:
+        shape [elements, (1,)]: the model.
+        layer [bytes, (n,)]: bytes of one layer.
+        layouts [codes, (n,)]: the layout columns.
+        kinds [layers, (kinds, n)]: the stage kinds.
+        kept_layers [layers, (kinds, n)]: layers that keep more than their input.
+        micro_batches [micro-batches, (kinds, n)]: micro-batches in flight.
+
+    Returns:
+        (leaf, bytes) in ledger order [bytes, (kinds, n)].
+
+    Raises:
+        nothing.
+
+    References:
+        [Korthikanti2022] section 4.2.
+    """
+    leaves: list[tuple[LeafSpec, Array]] = []
+    checkpoint = layer.kept["checkpoint"]
+    if checkpoint is not None:
+        held = micro_batches * kinds.layers
+        on_gpu = np.where(layouts.offload_activations > 0.0, np.minimum(held, 2.0), held)
+        leaves.append((SPECS["checkpoint"], on_gpu * checkpoint))
+    live = micro_batches * kept_layers
+    moe_live = live * (kinds.moe_layers / np.maximum(kinds.layers, 1.0)) if shape.experts else None
+    dense_live = live - moe_live if moe_live is not None else live
+    for name in COMPONENTS[1:]:
+        if name in BY_KIND:
+            dense, moe = layer.kept[name], layer.kept_moe.get(name)
+            if dense is None and moe is None:
+                continue
+            part = dense_live * dense if dense is not None else None
+            if moe is not None and moe_live is not None:
+                part = moe_live * moe if part is None else part + moe_live * moe
+            if part is not None:
+                leaves.append((SPECS[name], part))
+        else:
+            shared = layer.kept[name]
+            if shared is not None:
+                leaves.append((SPECS[name], live * shared))
+    return leaves

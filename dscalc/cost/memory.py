@@ -1,0 +1,324 @@
+"""Memory of one GPU: terms summed at each moment of a step on each kind of stage, and the fullest of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dscalc.cost import activations, state, transient
+from dscalc.cost.axes import Groups, groups
+from dscalc.cost.inventory import parameter_counts
+from dscalc.cost.placement import StageKinds, stage_kinds
+from dscalc.cost.rank_parameters import adapter_sums, part_sums, rank_parameters
+from dscalc.cost.schedule import in_flight
+from dscalc.records import Adapters, Array, Hardware, Layouts, ModelShape
+from dscalc.terms import Leaf, LeafSpec, TermSum
+
+FORWARD_END, LOSS = range(2)  # codes.MOMENTS
+FORWARD_MOMENT, LAST_MOMENT, FIRST_MOMENT, STEP_MOMENT = range(4)  # moments that are summed apart
+
+
+@dataclass(frozen=True, slots=True)
+class StageRow:
+    """Bytes of one stage kind at its fullest moment; arrays (n,)."""
+
+    index: Array
+    moment: Array
+    bytes: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Memory of one GPU at its peak; arrays of shape (n,) in bytes unless said otherwise.
+
+    ``total_bytes`` is the left-to-right sum of ``terms``: what the GPU must hold. ``allocated`` leaves out context and
+    communicators, ``reserved`` adds what the caching allocator keeps besides, ``device`` is reserved + context + communicators.
+    """
+
+    total_bytes: Array
+    state_bytes: Array
+    activation_bytes: Array
+    allocated_bytes: Array
+    reserved_bytes: Array
+    device_bytes: Array
+    pending_bytes: Array  # freed collective buffers that still wait for the GPU, part of reserved when the host runs ahead
+    low_bytes: Array
+    high_bytes: Array
+    usable_bytes: Array
+    headroom_bytes: Array
+    host_bytes_per_node: Array
+    peak_stage: Array  # stage index
+    peak_moment: Array  # codes.MOMENTS
+    in_flight: Array  # micro-batches in flight on the peak stage
+    held_parameters: Array  # parameters on the peak stage's rank
+    stages: tuple[StageRow, ...]
+    terms: tuple[Leaf, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    moments: list[TermSum]
+    state_persistent: Array
+
+
+def memory(
+    shape: ModelShape, layouts: Layouts, hardware: Hardware, adapters: Adapters | None = None, keep_terms: bool = True
+) -> Memory:
+    """Memory of one GPU for each layout.
+
+    Args:
+        shape [elements, (1,)]: the model.
+        layouts [degrees, (n,)]: the layout columns.
+        hardware [bytes, (n,)]: usable memory, GPUs per node.
+        adapters [rank, (1,)]: low-rank adapters on a frozen base, or None.
+        keep_terms [flag, (1,)]: keep the leaves; totals are the same to the bit without them.
+
+    Returns:
+        The memory at its peak over stages and moments [bytes, (n,)].
+
+    Raises:
+        nothing: an illegal layout has numbers too.
+
+    References:
+        [Rajbhandari2020] sections 3 and 5, [Korthikanti2022] section 4, [Zhao2023] section 3.
+    """
+    derived = groups(layouts)
+    kinds = stage_kinds(shape, layouts)
+    base = rank_parameters(shape, part_sums(shape), layouts, kinds)
+    trained = base if adapters is None else rank_parameters(shape, adapter_sums(shape, adapters), layouts, kinds)
+    flying = in_flight(layouts, kinds.index)
+    layer = activations.layer_bytes(shape, layouts)
+    held_state = state.state(shape, layouts, derived, base, trained, adapters, flying)
+    passing = transient.transients(shape, layouts, derived, base, trained, layer, kinds)
+    sums = _moment_sums(shape, layouts, kinds, flying, layer, held_state, passing, keep_terms)
+
+    best, code = _fullest(sums.moments)
+    count = kinds.index.shape[0]
+    n = best.shape[-1]
+    moment = code // count
+    flat = (code - moment * count) * n + np.arange(n)
+
+    def pick(values: Array) -> Array:
+        return np.take(np.broadcast_to(values, (count, n)).reshape(-1), flat)
+
+    peak = StageKinds(*(pick(getattr(kinds, field)) for field in kinds.__dataclass_fields__))
+    peak_flying = pick(flying)
+    held = np.where(moment == STEP_MOMENT, 0.0, np.where(moment == FIRST_MOMENT, np.maximum(peak_flying - 1.0, 0.0), peak_flying))
+    kept_layers = peak.layers - activations.full_recompute_layers(layouts, peak)
+    activation_bytes = np.where(moment == FORWARD_MOMENT, pick(passing.logits), 0.0)
+    for _, array in activations.saved(shape, layer, layouts, peak, kept_layers, held):
+        activation_bytes = activation_bytes + array
+    gradients = np.where(moment <= LAST_MOMENT, pick(held_state.forward_gradients), pick(held_state.full_gradients))
+    gradients = np.where(moment == STEP_MOMENT, pick(held_state.step_gradients), gradients)
+
+    stacks, error = layouts.books.stacks, layouts.books.constants.error_fraction
+    allocated = best - passing.context
+    pending = pending_buffers(shape, layouts, layer) + 0.0 * best
+    usable = hardware.usable_bytes + 0.0 * best
+    reserved = allocated * (1.0 + stacks.slack_fraction[layouts.stack])
+    room = usable - passing.context
+    reserved = np.where(np.isnan(usable), reserved, np.maximum(np.minimum(reserved, room), allocated))
+    at_loss = (moment == FORWARD_MOMENT) & (peak.has_head > 0.0)
+    return Memory(
+        total_bytes=best,
+        state_bytes=pick(sums.state_persistent) + gradients,
+        activation_bytes=activation_bytes,
+        allocated_bytes=allocated,
+        reserved_bytes=reserved,
+        device_bytes=reserved + passing.context,
+        pending_bytes=pending,
+        low_bytes=best * (1.0 - error),
+        high_bytes=best * (1.0 + error),
+        usable_bytes=usable,
+        headroom_bytes=usable - best,
+        host_bytes_per_node=_host(layouts, hardware, held_state, shape) + 0.0 * best,
+        peak_stage=peak.index,
+        peak_moment=np.where(at_loss, LOSS, np.where(moment == FORWARD_MOMENT, FORWARD_END, moment + 1)),
+        in_flight=peak_flying,
+        held_parameters=pick(held_state.held),
+        stages=_stage_rows(sums.moments, kinds, n) if keep_terms else (),
+        terms=_peak_terms(sums.moments, moment, pick, n, _symbols(shape, layouts, derived, layer, held_state, peak, peak_flying, pick))
+        if keep_terms
+        else (),
+    )
+
+
+def pending_buffers(shape: ModelShape, layouts: Layouts, layer: activations.LayerBytes) -> Array:
+    """Freed full-size collective tensors that wait for the GPU when the host runs ahead by a full launch queue.
+
+    PyTorch marks the inputs of collectives with the communication stream; a freed one becomes usable again only when the GPU has
+    passed it. With a queue of Q launches and one such tensor every l launches, Q / l of them wait.
+
+    Args:
+        shape [elements, (1,)]: the model.
+        layouts [degrees, (n,)]: the layout columns.
+        layer [tokens, (n,)]: tokens of the rank.
+
+    Returns:
+        Bytes that the allocator may hold besides what is allocated [bytes, (n,)].
+
+    Raises:
+        nothing.
+
+    References:
+        [PyTorch] CUDACachingAllocator record_stream, [CUDA].
+    """
+    stacks, constants = layouts.books.stacks, layouts.books.constants
+    between = np.maximum(stacks.launches_per_pending[layouts.stack], 1.0)
+    waits = (stacks.record_stream[layouts.stack] > 0.0) & (stacks.launches_per_pending[layouts.stack] > 0.0)
+    count = np.where(waits & (layouts.tp > 1.0), constants.launch_queue / between, 0.0)
+    return count * (2.0 * shape.hidden * layer.tokens)
+
+
+def _moment_sums(
+    shape: ModelShape,
+    layouts: Layouts,
+    kinds: StageKinds,
+    flying: Array,
+    layer: activations.LayerBytes,
+    held: state.State,
+    passing: transient.Transients,
+    keep: bool,
+) -> _Sums:
+    prefix = TermSum(keep)
+    for spec, array in held.persistent:
+        prefix.add(spec, array)
+    state_persistent = prefix.sum()
+    for spec, array in (*passing.fixed, *passing.always, *held.buckets):
+        prefix.add(spec, array)
+    kept_layers = kinds.layers - activations.full_recompute_layers(layouts, kinds)
+    saved = activations.saved(shape, layer, layouts, kinds, kept_layers, flying)
+    remaining = activations.saved(shape, layer, layouts, kinds, kept_layers, np.maximum(flying - 1.0, 0.0))
+    casts = held.compute_copy.any()
+    holds = held.unsharded_backward.any()
+    sharded = passing.gathered_forward.any()
+
+    forward = prefix.fork()
+    forward.add(state.GRADIENTS, held.forward_gradients)
+    if holds:
+        forward.add(state.UNSHARDED, held.unsharded_forward)
+    if casts:
+        forward.add(state.COMPUTE_COPY, held.compute_copy)
+    for spec, array in saved:
+        forward.add(spec, array)
+    backward_last = forward.fork()
+    if sharded:
+        forward.add(transient.GATHERED, passing.gathered_forward)
+        backward_last.add(transient.GATHERED, passing.gathered_backward)
+        backward_last.add(transient.REDUCE_INPUT, passing.reduce_input)
+    forward.add(transient.LOGITS, passing.logits)
+    backward_last.add(transient.RECOMPUTED, passing.live_last)
+    backward_last.add(transient.WORKING, passing.working)
+
+    backward_first = prefix.fork()
+    backward_first.add(state.GRADIENTS, held.full_gradients)
+    if holds:
+        backward_first.add(state.UNSHARDED, held.unsharded_backward)
+    if casts:
+        backward_first.add(state.COMPUTE_COPY, held.compute_copy)
+    for spec, array in remaining:
+        backward_first.add(spec, array)
+    if sharded:
+        backward_first.add(transient.GATHERED, passing.gathered_backward)
+        backward_first.add(transient.REDUCE_INPUT, passing.reduce_input)
+    backward_first.add(transient.RECOMPUTED, passing.live_first)
+    backward_first.add(transient.WORKING, passing.working)
+
+    step = prefix.fork()
+    step.add(state.GRADIENTS, held.step_gradients)
+    for spec, array in held.step:
+        step.add(spec, array)
+    return _Sums([forward, backward_last, backward_first, step], state_persistent)
+
+
+def _fullest(moments: list[TermSum]) -> tuple[Array, NDArray[np.intp]]:
+    """Largest total over moments and stage kinds, and its code: moment * kinds + kind (the first one on a tie)."""
+    best: Array | None = None
+    code: NDArray[np.float64] | None = None
+    for number, terms in enumerate(moments):
+        total = terms.sum()
+        for kind, value in enumerate(total):
+            if best is None or code is None:
+                best, code = value, np.zeros_like(value)
+            else:
+                code = np.where(value > best, float(number * len(total) + kind), code)
+                best = np.maximum(best, value)
+    if best is None or code is None:
+        raise ValueError("no moments")
+    return best, code.astype(np.intp)
+
+
+def _stage_rows(moments: list[TermSum], kinds: StageKinds, n: int) -> tuple[StageRow, ...]:
+    """Each stage kind at its fullest moment, in the order of the stages."""
+    rows = []
+    for kind in range(kinds.index.shape[0]):
+        totals = [np.broadcast_to(terms.sum()[kind], (n,)) for terms in moments]
+        best = np.maximum.reduce(totals)
+        when = np.argmax(np.stack(totals), axis=0)
+        head = np.broadcast_to(kinds.has_head[kind], (n,)) > 0.0
+        names = np.where(when == FORWARD_MOMENT, np.where(head, LOSS, FORWARD_END), when + 1)
+        rows.append(StageRow(np.broadcast_to(kinds.index[kind], (n,)), names, best))
+    return tuple(rows)
+
+
+def _peak_terms(
+    moments: list[TermSum], moment: Array, pick: Callable[[Array], Array], n: int, symbols: dict[str, Array]
+) -> tuple[Leaf, ...]:
+    """Every leaf at the peak of each layout, in the order in which they were added; zero where the peak has no such leaf."""
+    specs: list[LeafSpec] = []
+    arrays: dict[LeafSpec, Array] = {}
+    for number, terms in enumerate(moments):
+        position = 0
+        for spec, array in terms.kept or []:
+            if spec not in arrays:
+                specs.insert(position, spec)
+                arrays[spec] = np.zeros(n)
+            position = specs.index(spec) + 1
+            arrays[spec] = np.where(moment == number, pick(array), arrays[spec])
+    return tuple(Leaf(spec, arrays[spec], symbols) for spec in specs)
+
+
+def _symbols(
+    shape: ModelShape,
+    layouts: Layouts,
+    derived: Groups,
+    layer: activations.LayerBytes,
+    held: state.State,
+    peak: StageKinds,
+    flying: Array,
+    pick: Callable[[Array], Array],
+) -> dict[str, Array]:
+    """The numbers behind the symbols of the formulas, at the peak."""
+    books, like = layouts.books, 0.0 * flying
+    return {
+        "N_r": pick(held.held),
+        "N_owned": pick(held.owned),
+        "k_shard": derived.shard + like,
+        "k_expert": derived.expert_shard + like,
+        "w": books.recipes.weights[layouts.recipe] + like,
+        "g": books.recipes.gradients[layouts.recipe] + like,
+        "L_i": peak.layers,
+        "L_kept": peak.layers - activations.full_recompute_layers(layouts, peak),
+        "k": flying,
+        "T": layer.tokens + like,
+        "R": layer.residual + like,
+        "b": layouts.micro_batch + like,
+        "s": layouts.seq_len + like,
+        "t": layouts.tp + like,
+        "c": layouts.cp + like,
+        "h": float(shape.hidden) + like,
+        "f": float(shape.ffn_hidden) + like,
+        "a": float(shape.heads) + like,
+        "V": float(shape.vocab) + like,
+    }
+
+
+def _host(layouts: Layouts, hardware: Hardware, held: state.State, shape: ModelShape) -> Array:
+    """Host memory of a node: offloaded state of its ranks, and at least one 16-bit copy of the model to load or save it."""
+    per_node = np.where(np.isnan(hardware.gpus_per_node), 1.0, hardware.gpus_per_node)
+    ranks = np.minimum(per_node, groups(layouts).gpus)
+    copy = 2.0 * parameter_counts(shape).main
+    return ranks * held.offloaded.max(axis=0) + copy

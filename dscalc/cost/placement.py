@@ -1,0 +1,137 @@
+"""Which layers lie on which pipeline stage, and the few kinds of stages that can hold the most memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from dscalc.codes import PLACEMENTS
+from dscalc.cost.schedule import SCHEDULES, chunks_per_stage
+from dscalc.records import Array, Layouts, ModelShape
+
+EVEN, BY_COST, EMBEDDING_AS_LAYER = range(3)
+KINDS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class StageKinds:
+    """The stages among which the fullest one lies; arrays of shape (kinds, n), the same stage may appear twice."""
+
+    index: Array
+    layers: Array
+    moe_layers: Array
+    has_embedding: Array
+    has_head: Array
+
+
+def chunk_layers(shape: ModelShape, chunks: int, placement: int) -> list[int]:
+    """Layers of each chunk of a model that is cut in order.
+
+    ``even``: the first chunks take the remainder. ``embedding-as-layer``: embedding and head count as one layer each.
+    ``by-cost``: blocks are placed in order and the next chunk begins once the running cost has reached its share of
+    the total; a layer costs 4h^2 + 3hf, the head Vh, the embedding nothing.
+
+    Args:
+        shape [layers, (1,)]: the model.
+        chunks [count, (1,)]: pipeline stages times virtual stages.
+        placement [code, (1,)]: index into ``codes.PLACEMENTS``.
+
+    Returns:
+        Layers per chunk [layers, (chunks,)].
+
+    Raises:
+        nothing.
+
+    References:
+        [MegatronLM] transformer block layer offsets, [nanotron] pipeline block placement by cost, [LeScao2022] section 3.2.
+    """
+    if placement == BY_COST and chunks > 1:
+        matrices = 3 if shape.gated_mlp else 2
+        costs = [4 * shape.hidden**2 + matrices * shape.ffn_hidden * shape.hidden] * shape.layers
+        total = sum(costs) + shape.vocab * shape.hidden
+        counts = [0] * chunks
+        chunk, running = 0, 0
+        for cost in costs:
+            counts[chunk] += 1
+            running += cost
+            if chunk < chunks - 1 and running * chunks >= total * (chunk + 1):
+                chunk += 1
+        return counts
+    if placement == EMBEDDING_AS_LAYER and chunks > 1:
+        base, rest = divmod(shape.layers + 2, chunks)
+        counts = [base + (c < rest) for c in range(chunks)]
+        counts[0] -= 1
+        counts[-1] -= 1
+        return counts
+    base, rest = divmod(shape.layers, chunks)
+    return [base + (c < rest) for c in range(chunks)]
+
+
+@lru_cache(maxsize=4096)
+def _stages(shape: ModelShape, pp: int, chunks: int, schedule: str, placement: int) -> tuple[tuple[float, ...], ...]:
+    """Per kind: index, layers, layers with experts, embedding tables, heads."""
+    loop = schedule == "loop"
+    total = pp * chunks if loop else 2 * pp if schedule == "vee" else pp
+    counts = chunk_layers(shape, total, placement)
+    starts = np.concatenate(([0], np.cumsum(counts)))
+    is_moe = np.zeros(shape.layers + 1)
+    if shape.moe_layer:
+        is_moe[1:] = np.cumsum(np.asarray(shape.moe_layer, dtype=np.float64))
+    moe = [float(is_moe[min(starts[c + 1], shape.layers)] - is_moe[min(starts[c], shape.layers)]) for c in range(total)]
+    held: list[tuple[int, ...]] = []
+    for i in range(pp):
+        if loop:
+            held.append(tuple(range(i, total, pp)))
+        elif schedule == "vee":
+            held.append((i, 2 * pp - 1 - i))
+        else:
+            held.append((i, pp - 1 - i))
+    rows = [
+        (
+            float(i),
+            float(sum(counts[c] for c in chunk)),
+            float(sum(moe[c] for c in chunk)),
+            float(sum(c == 0 for c in chunk)),
+            float(sum(c == total - 1 for c in chunk)),
+        )
+        for i, chunk in enumerate(held)
+    ]
+    middle = rows[1:-1] or [rows[-1]]
+    most_layers = max(middle, key=lambda r: (r[1], r[2], -r[0]))
+    most_experts = max(middle, key=lambda r: (r[2], r[1], -r[0]))
+    return (rows[0], middle[0], most_layers, most_experts, middle[-1], rows[-1])
+
+
+def stage_kinds(shape: ModelShape, layouts: Layouts) -> StageKinds:
+    """The stage kinds of each layout: first, earliest middle, fullest middle ones, latest middle, last.
+
+    Args:
+        shape [layers, (1,)]: the model.
+        layouts [degrees, (n,)]: the layout columns.
+
+    Returns:
+        Stage kinds [index, layers, counts; (kinds, n)].
+
+    Raises:
+        nothing: stages beyond the layers hold none.
+
+    References:
+        [Narayanan2021] section 2.2, [Qi2024], [DeepSeekV3] section 3.2.1.
+    """
+    chunks = np.minimum(np.floor(chunks_per_stage(layouts)), float(min(shape.layers, 4095)))
+    stages = np.minimum(np.floor(layouts.pp), float(shape.layers))
+    placement = layouts.books.stacks.placement[layouts.stack]
+    key = ((stages * 4096.0 + chunks) * len(SCHEDULES) + layouts.schedule) * len(PLACEMENTS) + placement
+    unique = np.unique(key)
+    rows = []
+    for value in unique:
+        rest, place = divmod(int(value), len(PLACEMENTS))
+        rest, code = divmod(rest, len(SCHEDULES))
+        pp, v = divmod(rest, 4096)
+        rows.append(_stages(shape, pp, v, SCHEDULES[code].placement, place))
+    table = np.asarray(rows)  # (unique, kinds, 5)
+    where = np.searchsorted(unique, key)
+    fields = [np.ascontiguousarray(table[:, :, f].T)[:, where] for f in range(5)]
+    return StageKinds(*fields)

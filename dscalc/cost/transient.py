@@ -1,0 +1,147 @@
+"""What lives for a moment only: gathered weights, the live layer, loss, communication buffers; and the fixed costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dscalc import codes
+from dscalc.cost.activations import LayerBytes
+from dscalc.cost.axes import Groups
+from dscalc.cost.ledger import FULL, NONE
+from dscalc.cost.placement import StageKinds
+from dscalc.cost.rank_parameters import RankParameters
+from dscalc.records import Array, Layouts, ModelShape
+from dscalc.terms import LeafSpec
+
+CONTEXT = LeafSpec("fixed/cuda_context", "bytes", "constant", "assumed: CUDA context and kernels of one process")
+COMMUNICATORS = LeafSpec("fixed/nccl_buffers", "bytes", "bytes a communicator * (groups with more than one rank + extra)", "[aiconfigurator]; assumed")
+WORKSPACE = LeafSpec("fixed/workspaces", "bytes", "constant", "[PyTorch] cuBLAS workspace; assumed")
+TP_BUFFERS = LeafSpec("transient/tensor_parallel_buffers", "bytes", "buffers * 2 s b h / c, t > 1", "[MegatronLM] tensor_parallel/layers.py; [nanotron] tensor_parallel/functional.py")
+MESSAGES = LeafSpec("transient/pipeline_messages", "bytes", "2 * 2 s b h R / c, p > 1", "[Narayanan2021] section 2.2")
+CONTEXT_KV = LeafSpec("transient/context_parallel_buffers", "bytes", "ring: the next block of key and value, twice; all-gather: all of them; ulysses: one layer's exchange", "[Liu2023]; [Jacobs2023]; [MegatronLM] context_parallel")
+GATHERED = LeafSpec("transient/gathered_weights", "bytes", "units * gather bytes * parameters of one unit, ZeRO-3", "[PyTorchFSDP2] _fsdp_collectives.py; [PyTorchFSDP] section 4; [Zhao2023] section 3.2")
+REDUCE_INPUT = LeafSpec("transient/reduce_scatter_input", "bytes", "(gather + reduce bytes) * parameters of one unit", "[PyTorchFSDP2] foreach_reduce")
+LOGITS = LeafSpec("activations/logits_and_loss", "bytes", "bytes a logit * s b V / (t c) + final norm and head input", "[MegatronLM] cross_entropy.py; [torchtune] chunked loss; [PyTorch] cross_entropy")
+RECOMPUTED = LeafSpec("transient/live_layer", "bytes", "one layer's saved tensors, recomputed or not yet freed", "[Chen2016]; [Korthikanti2022] section 5")
+WORKING = LeafSpec("transient/backward_workspace", "bytes", "gradients of one layer's activations: 2 (3 f / t + 2 h) T", "[PyTorch] autograd frees a gradient after its last use")
+
+KEEP, LAST, FIRST = "forward", "backward_last_layer", "backward_first_layer"
+
+
+@dataclass(frozen=True, slots=True)
+class Transients:
+    """Leaves by moment; arrays (kinds, n) or (n,)."""
+
+    fixed: list[tuple[LeafSpec, Array]]
+    always: list[tuple[LeafSpec, Array]]
+    gathered_forward: Array
+    gathered_backward: Array
+    reduce_input: Array
+    logits: Array
+    live_last: Array
+    live_first: Array
+    working: Array
+    context: Array  # context and communicators: outside the allocator
+
+
+def transients(
+    shape: ModelShape, layouts: Layouts, groups: Groups, base: RankParameters, trained: RankParameters, layer: LayerBytes, kinds: StageKinds
+) -> Transients:
+    """Transient and fixed bytes of one rank.
+
+    Args:
+        shape [elements, (1,)]: the model.
+        layouts [degrees, (n,)]: the layout columns.
+        groups [ranks, (n,)]: derived groups.
+        base [elements, (kinds, n)]: parameters of the model on the rank.
+        trained [elements, (kinds, n)]: parameters with gradients.
+        layer [bytes, (n,)]: bytes of one layer's saved tensors.
+        kinds [counts, (kinds, n)]: the stage kinds.
+
+    Returns:
+        The transients [bytes].
+
+    Raises:
+        nothing.
+
+    References:
+        [Zhao2023] section 3.2, [Chen2016], [Liu2023], [Jacobs2023].
+    """
+    books = layouts.books
+    stacks, recipes, losses, constants = books.stacks, books.recipes, books.losses, books.constants
+    stack, recipe, loss = layouts.stack, layouts.recipe, layouts.loss
+    by_tp, tokens, residual = 1.0 / layouts.tp, layer.tokens, layer.residual
+    hidden = 2.0 * shape.hidden * tokens  # one 16-bit hidden tensor, whole
+    whole_tp = layouts.tp > 1.0
+    in_use = (
+        1.0 * whole_tp
+        + (layouts.cp > 1.0)
+        + (layouts.pp > 1.0)
+        + (groups.dp_cp > 1.0)
+        + (layouts.dp_replicate > 1.0)
+        + (layouts.ep > 1.0)
+    )
+    extra = np.where(groups.gpus > 1.0, stacks.communicators[stack], 0.0)
+    nccl = constants.communicator_bytes * (in_use + extra)
+    fixed = [
+        (CONTEXT, constants.cuda_context_bytes + 0.0 * tokens),
+        (COMMUNICATORS, nccl),
+        (WORKSPACE, constants.workspace_bytes + 0.0 * tokens),
+    ]
+    staged = layouts.pp > 1.0
+    kv = 2.0 * shape.kv_heads * (shape.head_dim + shape.value_head_dim) / np.minimum(layouts.tp, float(shape.kv_heads)) * tokens
+    query = 2.0 * shape.heads * (shape.head_dim + shape.value_head_dim) * by_tp * tokens
+    exchange = np.where(layouts.cp_comm == 0, 2.0 * kv, np.where(layouts.cp_comm == 1, layouts.cp * kv, query + kv))
+    always = [
+        (TP_BUFFERS, np.where(whole_tp & (layouts.sequence_parallel > 0.0), stacks.tp_buffers[stack], 0.0) * hidden),
+        (MESSAGES, np.where(staged, 2.0, 0.0) * (hidden * residual)),
+        (CONTEXT_KV, np.where(layouts.cp > 1.0, exchange, 0.0)),
+    ]
+
+    # gathered weights of ZeRO-3
+    three = (layouts.zero >= 3.0) & (groups.shard > 1.0)
+    gather = recipes.gather[recipe]
+    unit, head, embedding = gather * base.layer, gather * base.head, gather * base.embedding
+    everything = gather * (base.matrix + base.other + base.expert)
+    kept_whole = (layouts.reshard == 0.0) | (staged & (stacks.reshard_in_pipeline[stack] == 0.0))
+    head_kept, embedding_kept = stacks.head_unit_kept[stack], stacks.embedding_unit_kept[stack]
+    roots = kinds.has_head * (head * head_kept) + kinds.has_embedding * (embedding * embedding_kept)
+    at_head = kinds.has_head * (head * (1.0 - head_kept))
+    forward_units = roots + at_head + stacks.gather_forward[stack] * unit
+    backward_units = roots + stacks.gather_backward[stack] * unit
+    gathered_forward = three * np.where(kept_whole, everything, np.minimum(forward_units, everything + unit))
+    gathered_backward = three * np.where(kept_whole, everything, np.minimum(backward_units, everything + unit))
+    unit_reduce = np.where(three, stacks.unit_reduce[stack] * (gather + recipes.reduce[recipe]), 0.0)
+    reduce_input = unit_reduce * trained.layer
+
+    # loss
+    logits_tokens = tokens * np.where(losses.vocab_parallel[loss] > 0.0, by_tp, 1.0) * float(shape.vocab)
+    per_logit = losses.whole[loss] + losses.chunk[loss] / losses.chunks[loss]
+    all_losses = layouts.schedule == codes.SCHEDULES.index("gpipe")
+    held = np.where(all_losses, layouts.n_micro, 1.0)
+    head_gradient = losses.weight_gradient[loss] * (float(shape.vocab) * shape.hidden * by_tp)
+    logits = kinds.has_head * (held * (per_logit * logits_tokens + 2.0 * hidden * residual) + head_gradient)
+
+    # backward of one layer
+    recomputed = layouts.recompute != NONE
+    full = layouts.recompute == FULL
+    live_last = np.where(recomputed, layer.whole - np.where(full, 0.0, layer.kept_total), 0.0)
+    widths = [float(shape.ffn_hidden)] if not shape.experts or not all(shape.moe_layer) else []
+    if shape.experts:
+        widths.append(float(shape.top_k * shape.moe_ffn_hidden + shape.shared_ffn_hidden))
+    matrices = 3.0 if shape.gated_mlp else 2.0
+    working = 2.0 * matrices * max(widths) * by_tp * tokens + 2.0 * hidden * np.where(whole_tp, 1.0, residual)
+    return Transients(
+        fixed=fixed,
+        always=always,
+        gathered_forward=gathered_forward,
+        gathered_backward=gathered_backward,
+        reduce_input=reduce_input,
+        logits=logits,
+        live_last=live_last,
+        live_first=layer.whole,
+        working=working,
+        context=constants.cuda_context_bytes + nccl,
+    )
