@@ -93,7 +93,7 @@ def factors(source: str) -> Iterator[tuple[int, str]]:
 
 def _all_found(repository: Path) -> list[Found]:
     root = repository / "dscalc"
-    found = []
+    found: list[Found] = []
     for path in sorted(root.rglob("*.py")):
         name = path.relative_to(root).as_posix()
         if name != HOME:
