@@ -59,8 +59,11 @@ def test_k_is_1024_only_where_asked() -> None:
         "7BB",
         "٧",
         "9" * 70,
-    ]
-    + ["9" * 10_000, "1e-3", "7\n8", "7\x00"],
+        "9" * 10_000,
+        "1e-3",
+        "7\n8",
+        "7\x00",
+    ],
 )
 def test_counts_refused(text: str) -> None:
     with pytest.raises(UnitError) as error:
@@ -241,7 +244,8 @@ def test_any_text_gives_a_number_or_one_line(text: str) -> None:
         try:
             value = parse(text)
         except UnitError as error:
-            assert "\n" not in str(error)
+            message = str(error)
+            assert "\n" not in message
         else:
             assert math.isfinite(value)
             assert value >= 0

@@ -229,15 +229,15 @@ def _shipped_aliases(kind: Kind) -> dict[str, tuple[Path, str, str]]:
 def _names(path: Path, data: dict[str, Any]) -> Iterator[tuple[str, str | None]]:
     """The names a file claims, each with its assumption (None for the id)."""
     name, aliases = data.get("id"), data.get("aliases", [])
-    if not isinstance(name, str):
-        _fail(path, "id: is missing or not text")
+    if not (isinstance(name, str) and name.isprintable()):
+        _fail(path, "id: is missing or not printable text")
     if not isinstance(aliases, list):
         _fail(path, 'aliases: must be a list of {"name": ..., "assumption": ...}')
     yield name, None
     for alias in aliases:
         entry = alias if isinstance(alias, dict) else {}
         alias_name, assumption = entry.get("name"), entry.get("assumption")
-        if not (isinstance(alias_name, str) and isinstance(assumption, str)):
+        if not (isinstance(alias_name, str) and alias_name.isprintable() and isinstance(assumption, str)):
             _fail(path, 'aliases: must be a list of {"name": ..., "assumption": ...}')
         yield alias_name, assumption
 
@@ -249,7 +249,7 @@ def _index(files: Iterable[Path], kind: Kind) -> tuple[dict[str, Path], dict[str
     for path in files:
         data = _read(path)
         if data.get("profile") != kind:
-            if data.get("profile") not in _FOLDERS:
+            if data.get("profile") not in list(_FOLDERS):
                 _fail(path, 'profile: must be "gpu" or "cluster"')
             continue
         for name, assumption in _names(path, data):
