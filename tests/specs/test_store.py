@@ -272,7 +272,7 @@ def test_any_json_gives_a_profile_or_one_line(
     store._validate_as_of.cache_clear()
     for load in (partial(store.load_profile_file, path), partial(store.load_gpu, "TEST-1", [path])):
         try:
-            assert load().spec.id  # type: ignore[operator]
+            assert load().spec.id
         except DscalcError as error:
             message = str(error)
             assert "\n" not in message
