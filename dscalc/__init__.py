@@ -1,3 +1,51 @@
 """Analytical capacity planner for distributed deep-learning training."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
+__all__ = [
+    "DscalcError",
+    "MemoryAnswer",
+    "__version__",
+    "evaluate",
+    "load_books",
+    "load_cluster",
+    "load_gpu",
+    "load_model",
+    "memory",
+]
+
+if TYPE_CHECKING:
+    from dscalc.answers.memory import MemoryAnswer, memory
+    from dscalc.cost.evaluate import evaluate
+    from dscalc.errors import DscalcError
+    from dscalc.specs.model import load_model
+    from dscalc.specs.stack import load_books
+    from dscalc.specs.store import load_cluster, load_gpu
+
+_HOMES = {
+    "DscalcError": "dscalc.errors",
+    "MemoryAnswer": "dscalc.answers.memory",
+    "evaluate": "dscalc.cost.evaluate",
+    "load_books": "dscalc.specs.stack",
+    "load_cluster": "dscalc.specs.store",
+    "load_gpu": "dscalc.specs.store",
+    "load_model": "dscalc.specs.model",
+    "memory": "dscalc.answers.memory",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name of the face when it is first used, so that ``import dscalc`` costs nothing."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'dscalc' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -10,9 +10,10 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from dscalc.codes import ATTENTIONS, CP_COMMS, RECOMPUTES, SCHEDULES
 from dscalc.errors import InputError
 from dscalc.records import Array, Books, Layouts
-from dscalc.specs.options import ATTENTIONS, CP_COMMS, LARGEST, RECOMPUTES, SCHEDULES
+from dscalc.specs.options import LARGEST
 
 Whole = Annotated[int, Field(ge=1, le=LARGEST)]
 Mark = Literal["given", "derived", "default"]

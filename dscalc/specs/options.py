@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Literal
 
+from dscalc.codes import ATTENTIONS, CP_COMMS, OFFLOADS, RECOMPUTES, SCHEDULES
 from dscalc.errors import DscalcError, InputError
 from dscalc.units import parse_bandwidth, parse_count, parse_flop_rate, parse_fraction, parse_time
 
@@ -22,13 +23,8 @@ Kind = Literal[
 LARGEST = 10**9  # of any degree, batch, length or shape number
 LARGEST_PARAMS = 10**15
 
-SCHEDULES = ("1f1b", "interleaved", "gpipe", "zb-h1", "zb-h2", "zb-v", "dualpipe")
-RECOMPUTES = ("none", "selective", "full")
-ATTENTIONS = ("flash", "unfused")
-CP_COMMS = ("ring", "all-gather", "ulysses")
 PRECISIONS = ("bf16", "fp16", "fp8", "fp32")
 BASE_PRECISIONS = ("bf16", "nf4")
-OFFLOADS = ("none", "optimizer", "parameters", "activations")
 FORMATS = ("table", "json", "csv", "markdown")
 GROUPS = ("model", "hardware", "layout", "training", "output")
 
@@ -179,7 +175,7 @@ TABLE: tuple[Option, ...] = (
         "capacity_factor", "training", "number", "Tokens an expert may get, over its balanced share.",
         ("moe_expert_capacity_factor",), metavar="X",
     ),
-    Option("offload", "training", "names", "Keep on the host (repeat, or join with commas).", choices=OFFLOADS),
+    Option("offload", "training", "names", "Keep on the host (repeat, or join with commas).", choices=("none", *OFFLOADS)),
     Option("optimizer_in_backward", "training", "flag", "Step each parameter as soon as its gradient is ready."),
     # ----------------------------------------------------------------------------------------------------- output
     Option("format", "output", "choice", "How the answer is written.", choices=FORMATS),
@@ -242,8 +238,7 @@ def words(option: Option) -> tuple[str, ...]:
         return option.choices
     from dscalc.specs import stack
 
-    names: tuple[str, ...] = getattr(stack, f"{ {'losses': 'loss'}.get(option.catalog, option.catalog[:-1]) }_names")()
-    return tuple(names)
+    return tuple(stack.entries(option.catalog))
 
 
 def parse(option: Option, value: object) -> object:

@@ -1,0 +1,143 @@
+"""The command group: commands are loaded when they run, errors become one line on stderr."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import Any
+
+import click
+
+from dscalc.errors import DscalcError
+
+# name: (module:object, one line for --help); add a command here
+COMMANDS: dict[str, tuple[str, str]] = {
+    "memory": ("dscalc.cli.memory:command", "What one GPU holds, term by term; whether it fits; which knob next."),
+    "list": ("dscalc.cli.catalog:list_command", "What ships: GPUs, clusters, models, recipes, stacks and more."),
+    "show": ("dscalc.cli.catalog:show_command", "One shipped thing, each number with its kind and source."),
+}
+INTERRUPTED = 130
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are asked for, so that start-up stays quick."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Names in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import one command."""
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        module, _, name = entry[0].partition(":")
+        command: click.Command = getattr(import_module(module), name)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Suggest the nearest command for an unknown one."""
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], list(COMMANDS), n=2)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(COMMANDS)}."
+            raise click.UsageError(f"no command {args[0]!r}; {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """One line a command, without importing any."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+def _version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        from dscalc import __version__
+
+        click.echo(f"dscalc {__version__}")
+        ctx.exit()
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+        "token_normalize_func": lambda word: word.replace("_", "-"),  # --micro_batch is --micro-batch
+    },
+    epilog="Start with: dscalc memory --params 7e9",
+)
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version.")
+def main() -> None:
+    """Plan the capacity of distributed deep-learning training.
+
+    Does it fit, what fills the memory, how fast will it be, and where does scaling stop.
+    """
+
+
+def run(args: list[str] | None = None) -> None:
+    """Entry point of the ``dscalc`` script: runs one command and exits with its code."""
+    code = 0
+    try:
+        code = main.main(args=args, prog_name="dscalc", standalone_mode=False) or 0
+        sys.stdout.flush()
+    except click.ClickException as error:
+        code = complain(_usage(error), error.exit_code)
+    except DscalcError as error:
+        code = complain(str(error), 1)
+    except BrokenPipeError:
+        _abandon_stdout()
+    except (KeyboardInterrupt, click.Abort):
+        code = INTERRUPTED
+    except OSError as error:
+        code = complain(f"{error.filename or 'system'}: {error.strerror or error}", 1)
+    except MemoryError:
+        code = complain("out of host memory; ask for fewer rows or a smaller file", 1)
+    sys.exit(int(code))
+
+
+def complain(text: str, code: int) -> int:
+    """One red line on stderr (plain when piped or under NO_COLOR); returns the exit code."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    try:
+        click.echo(click.style(f"Error: {line}", fg="red") if coloured else f"Error: {line}", err=True, color=coloured)
+    except BrokenPipeError:
+        _abandon_stdout()
+    return code
+
+
+def _usage(error: click.ClickException) -> str:
+    """Click's complaint as one line, with the nearest option where there is one."""
+    from dscalc.specs.options import REFUSED, nearest
+
+    if isinstance(error, click.exceptions.NoSuchOption):
+        word = error.option_name.lstrip("-").replace("-", "_")
+        if word in REFUSED:
+            return f"{error.option_name}: {REFUSED[word]}"
+        known = [o.lstrip("-") for p in (error.ctx.command.params if error.ctx else ()) for o in p.opts]
+        return f"{error.option_name}: there is no such option{nearest(word.replace('_', '-'), known)}"
+    if isinstance(error, click.exceptions.MissingParameter) and error.param is not None:
+        return f"{error.param.get_error_hint(error.ctx) if error.ctx else error.param.name}: is missing"
+    if isinstance(error, click.BadParameter) and error.param is not None:
+        return f"{error.param.opts[0]}: {error.message}"
+    return str(error.format_message())
+
+
+def _abandon_stdout() -> None:
+    """The reader has gone: nothing more to say, and no complaint at interpreter exit."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            os.dup2(null, stream.fileno())
+        except (OSError, ValueError, AttributeError):  # no real stream behind it
+            continue
+
+
+def exit_with(code: int) -> Any:
+    """End the running command with an exit code."""
+    click.get_current_context().exit(code)

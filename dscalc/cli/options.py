@@ -1,0 +1,155 @@
+"""Shared option bundles: the option table of ``specs`` as click decorators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import click
+
+from dscalc.errors import DscalcError
+from dscalc.specs.options import CONSTANTS, OPTIONS, TABLE, Option, gather, parse
+
+F = TypeVar("F", bound=Callable[..., Any])
+Given = dict[str, Any]
+
+TITLES = {"model": "Model", "hardware": "Hardware", "layout": "Layout", "training": "Training", "output": "Output"}
+_CHOICE_METAVAR = {"recipes": "NAME", "stacks": "NAME", "optimizers": "NAME", "losses": "NAME"}
+
+
+class Value(click.ParamType):
+    """Reads one option's text through the option table; a fault is click's usage error (exit 2)."""
+
+    def __init__(self, option: Option) -> None:
+        self.option = option
+        self.name = option.kind
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The parsed value."""
+        try:
+            return parse(self.option, list(value) if isinstance(value, tuple) else value)
+        except DscalcError as error:
+            self.fail(error.message, param, ctx)
+
+
+class SharedOption(click.Option):
+    """An option that shows its canonical spelling, and names the others in its help."""
+
+    group = ""
+    shown = ""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:  # noqa: ARG002
+        """Left and right column of --help."""
+        return None if self.hidden else (self.shown, self.help or "")
+
+
+class SharedCommand(click.Command):
+    """A command whose --help lists its options group by group, and that takes underscores for dashes."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the option groups."""
+        rows: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                rows.setdefault(getattr(param, "group", "") or "other", []).append(record)
+        for group in (*TITLES, "other"):
+            if group in rows:
+                with formatter.section(TITLES.get(group, "Other options")):
+                    formatter.write_dl(rows[group])
+
+
+def shared(*groups: str, uses: str = "memory") -> Callable[[F], F]:
+    """Decorator that adds the options of these groups which bear on ``uses``, and ``--scenario``."""
+
+    def decorate(function: F) -> F:
+        rows = [o for o in TABLE if o.group in groups and (o.group == "output" or uses in o.uses)]
+        for option in reversed(rows):
+            _attach(function, option)
+        for word, (target, constant) in CONSTANTS.items():
+            if any(o.name == target for o in rows):
+                _attach_constant(function, word, target, constant)
+        flag = click.option(
+            "--scenario", cls=SharedOption, metavar="FILE",
+            help="TOML file that holds any of these by name; the command line wins.",
+        )
+        flag(function)
+        parameter = function.__click_params__[-1]  # type: ignore[attr-defined]
+        parameter.shown, parameter.group = "--scenario FILE", "output"
+        return function
+
+    return decorate
+
+
+def _attach(function: Any, option: Option) -> None:
+    text = option.help or _axis_help(option.name)
+    names = [*option.flags, option.name]
+    settings: dict[str, Any] = {"cls": SharedOption, "default": None}
+    shown = option.flag
+    if option.kind == "flag":
+        settings |= {"is_flag": True, "flag_value": True}
+    elif option.kind == "switch":
+        settings |= {"is_flag": True}
+        offs = [f"--no-{f[2:]}" for f in option.flags]
+        names = [f"{on}/{off}" for on, off in zip(option.flags, offs, strict=True)] + [option.name]
+        shown = f"{option.flag} / {offs[0]}"
+    else:
+        settings |= {"type": Value(option)}
+        settings["multiple"] = option.kind == "names"
+        shown = f"{option.flag} {_metavar(option)}"
+    if option.aliases:
+        text = f"{text} Also {', '.join('--' + a.replace('_', '-') for a in option.aliases)}."
+    click.option(*names, help=text, **settings)(function)
+    parameter = function.__click_params__[-1]
+    parameter.shown, parameter.group = shown, option.group
+
+
+def _metavar(option: Option) -> str:
+    if option.metavar:
+        return option.metavar
+    if option.choices:
+        return "{" + ",".join(option.choices) + "}"
+    return _CHOICE_METAVAR.get(option.catalog, option.kind.upper())
+
+
+def _attach_constant(function: Any, word: str, target: str, constant: object) -> None:
+    flag = "--" + word.replace("_", "-")
+    value = "" if isinstance(constant, bool) else f" {constant}"
+    spelled = OPTIONS[target].flag if constant is not False else OPTIONS[target].flag.replace("--", "--no-", 1)
+
+    def note(ctx: click.Context, _: click.Parameter, given: bool) -> None:
+        if given:
+            ctx.meta.setdefault("dscalc.constants", {})[word] = True
+
+    click.option(
+        flag, word, is_flag=True, expose_value=False, callback=note, cls=SharedOption, help=f"Same as {spelled}{value}.",
+    )(function)
+    parameter = function.__click_params__[-1]
+    parameter.shown, parameter.group = flag, OPTIONS[target].group
+
+
+def _axis_help(name: str) -> str:
+    from dscalc.answers.words import axis_help
+
+    return axis_help(name)
+
+
+def collect(params: Given, *, also: Iterable[str] = ()) -> tuple[Given, Given]:
+    """What was given on the command line and in the scenario: the inputs, and the output options.
+
+    Args:
+        params: the click parameters of the running command.
+        also: parameters of the command itself, which are left out.
+
+    Returns:
+        Canonical input options to parsed values, and output options likewise.
+    """
+    own = set(also)
+    words: Given = {k: v for k, v in params.items() if k not in own and v is not None and v != ()}
+    for name, value in words.items():
+        if name in OPTIONS and OPTIONS[name].kind == "names":
+            words[name] = [word for part in value for word in part]
+    words |= click.get_current_context().meta.get("dscalc.constants", {})
+    given = gather(words)
+    output = {name: given.pop(name) for name in list(given) if OPTIONS[name].group == "output"}
+    return given, output

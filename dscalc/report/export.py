@@ -1,0 +1,92 @@
+"""Answers as JSON, CSV and Markdown, and as files that are never half written."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dscalc.errors import InputError
+
+
+def to_json(answer: Mapping[str, Any]) -> str:
+    """The answer in base units and full precision; no NaN."""
+    return json.dumps(answer, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def to_csv(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> str:
+    """Rows as RFC 4180 text with ``\\n`` line ends, full precision."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    for row in rows:
+        writer.writerow([_cell(row.get(name)) for name in columns])
+    return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    return "" if value is None else repr(value) if isinstance(value, float) else value
+
+
+def to_markdown(rows: Iterable[Sequence[str]], header: Sequence[str], right: Sequence[int] = ()) -> str:
+    """A GitHub table, padded so that it also reads as text; ``right`` lists right-aligned columns."""
+    cells = [[_escape(cell) for cell in row] for row in rows]
+    widths = [max(len(header[i]), 4, *(len(row[i]) for row in cells)) if cells else len(header[i]) for i in range(len(header))]
+
+    def line(parts: Sequence[str]) -> str:
+        return "| " + " | ".join(p.rjust(w) if i in right else p.ljust(w) for i, (p, w) in enumerate(zip(parts, widths, strict=True))) + " |"
+
+    rule = ["-" * (w - 1) + ":" if i in right else "-" * w for i, w in enumerate(widths)]
+    return "\n".join([line(header), line(rule), *(line(row) for row in cells)]) + "\n"
+
+
+def _escape(cell: str) -> str:
+    return cell.replace("|", "\\|").replace("\n", " ")
+
+
+def write_file(path: str, text: str, *, force: bool) -> None:
+    """Write a whole file or nothing: a temporary file beside it takes its name at the end.
+
+    Raises:
+        InputError: the file exists and ``force`` is not set, or it cannot be written.
+    """
+    target = Path(path).expanduser()
+    try:
+        if target.is_dir():
+            raise InputError("is a folder; name a file", where=f"--output {path}")
+        if target.exists() and not force:
+            raise InputError("exists; add --force to replace it", where=f"--output {path}")
+        if target.exists() and not target.is_file():  # a device or a pipe: nothing to replace
+            with target.open("w", encoding="utf-8") as stream:
+                stream.write(text)
+            return
+        _replace(target, text)
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot be written ({getattr(error, 'strerror', None) or error})", where=f"--output {path}") from None
+
+
+def _replace(target: Path, text: str) -> None:
+    final = target.resolve()  # a link keeps pointing at its file
+    handle, name = tempfile.mkstemp(dir=final.parent, prefix=f".{final.name[:40]}.", suffix=".part")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        mode = final.stat().st_mode & 0o777 if final.exists() else 0o666 & ~_umask()
+        os.chmod(name, mode)  # noqa: PTH101 - a name, not a path object
+        os.replace(name, final)  # noqa: PTH105
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
