@@ -55,7 +55,9 @@ def layouts(the_books: Books | None = None, /, **given: Any) -> Layouts:
     for name, default in choices.items():
         values = given.get(name, default)
         listed = [values] if isinstance(values, str | int) else list(values)
-        columns[name] = np.asarray([names[name].index(v) if isinstance(v, str) else int(v) for v in listed], dtype=np.intp)
+        columns[name] = np.asarray(
+            [names[name].index(v) if isinstance(v, str) else int(v) for v in listed], dtype=np.intp
+        )
     return Layouts(books=found, **columns)
 
 
@@ -97,11 +99,19 @@ def gpt(layers: int = 4, hidden: int = 64, heads: int = 4, vocab: int = 1000, **
 
 
 def llama(
-    layers: int = 4, hidden: int = 64, heads: int = 8, kv_heads: int = 8, ffn_hidden: int = 176, vocab: int = 1000, **more: Any
+    layers: int = 4,
+    hidden: int = 64,
+    heads: int = 8,
+    kv_heads: int = 8,
+    ffn_hidden: int = 176,
+    vocab: int = 1000,
+    **more: Any,
 ) -> ModelShape:
     """A Llama block: RMSNorm, gated MLP, no biases."""
     width = more.pop("head_dim", hidden // heads)
-    return ModelShape("llama", layers, hidden, heads, kv_heads, width, more.pop("value_head_dim", width), ffn_hidden, vocab, **more)
+    return ModelShape(
+        "llama", layers, hidden, heads, kv_heads, width, more.pop("value_head_dim", width), ffn_hidden, vocab, **more
+    )
 
 
 LLAMA_2_7B = llama(32, 4096, 32, 32, 11008, 32000)
