@@ -1,7 +1,7 @@
 """Every stored parameter tensor of a model, by rule, and the exact counts that follow from the list.
 
-The list is per instance of a part (one layer, one head); `part_instances` says how often each part occurs. All counts are
-Python integers: nothing is rounded anywhere between a configuration file and the number reported.
+The list is per instance of a part (one layer, one head); `part_instances` says how often each part occurs. All counts
+are Python integers: nothing is rounded anywhere between a configuration file and the number reported.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class ParameterCounts:
         listed: sum of the main model's inventory; equals ``main`` unless the user gave a number of parameters.
         mtp: multi-token-prediction modules as checkpoints store them, with their own embedding and head copies.
         vision: vision tower and projector.
-        tied_copy: elements of the second copy where tied embeddings are stored twice (pipeline stages, untied checkpoints).
+        tied_copy: elements of the second copy where tied embeddings are stored twice (pipelines, some checkpoints).
         embedding: token embedding matrix.
         head: output head matrix and its bias; 0 where the head is the embedding matrix.
         active: parameters used for one token: everything except the experts that the router leaves out.
-        active_without_embedding: the same without input tables (learned positions always; the token matrix unless it is tied,
-            because then it also works as the head).
+        active_without_embedding: the same without input tables (learned positions always; the token matrix unless it is
+            tied, because then it also works as the head).
         active_without_embedding_and_head: the same without input tables and without the head matrix.
     """
 

@@ -31,7 +31,7 @@ class _Known:
     tied: bool = False
 
 
-# Dense models that people mean by "a 7B model": name, nominal parameters, layers, hidden, heads, kv heads, MLP, vocabulary.
+# Dense models that people mean by "a 7B model": name, parameters, layers, hidden, heads, kv heads, MLP, vocabulary.
 KNOWN = (
     _Known("Llama-3.2-1B", 1_235_814_400, 16, 2048, 32, 8, 8192, 128_256, True),
     _Known("Llama-3.2-3B", 3_212_749_824, 28, 3072, 24, 8, 8192, 128_256, True),
@@ -48,9 +48,9 @@ KNOWN = (
 def from_params(params: int) -> ModelSpec:
     """A model of which only the number of parameters is known.
 
-    The count stays exactly as given (``stated_params``); the shape only serves activations, FLOPs and the split over ranks.
-    A known model of nearly that size lends its shape; otherwise hidden/layers is near 128, hidden a multiple of 128,
-    heads of 128 features, the MLP gated and 8/3 as wide.
+    The count stays exactly as given (``stated_params``); the shape only serves activations, FLOPs and the split over
+    ranks. A known model of nearly that size lends its shape; otherwise hidden/layers is near 128, hidden a multiple of
+    128, heads of 128 features, the MLP gated and 8/3 as wide.
 
     Args:
         params: number of parameters [parameters], from 1 to 10^18.
@@ -164,9 +164,10 @@ OPTIONS = {
 def apply_overrides(spec: ModelSpec | None, **given: int | bool | None) -> Overridden:
     """A model with some sizes replaced, or one made of given sizes alone (``spec`` None).
 
-    Without a model ``layers``, ``hidden`` and ``heads`` suffice: kv_heads = heads, head_dim = hidden / heads, a gated MLP of
-    8/3 of the width (4 times where ungated), 32,000 vocabulary rows, untied embeddings, no experts. Changing ``hidden`` or
-    ``heads`` of a model derives what follows from them unless given. ``shared_experts`` counts experts of ``moe_ffn_hidden``.
+    Without a model ``layers``, ``hidden`` and ``heads`` suffice: kv_heads = heads, head_dim = hidden / heads, a gated
+    MLP of 8/3 of the width (4 times where ungated), 32,000 vocabulary rows, untied embeddings, no experts. Changing
+    ``hidden`` or ``heads`` of a model derives what follows from them unless given. ``shared_experts`` counts experts of
+    ``moe_ffn_hidden``.
 
     Args:
         spec: the model to change, or None.

@@ -19,7 +19,7 @@ def read_config(path: Path) -> dict[str, Any]:
     """The object in a ``config.json``; ``path`` may also be the folder that holds one.
 
     Raises:
-        ConfigError: no such file, too large, not UTF-8, not JSON, repeated keys, NaN, nested too deeply, or not an object.
+        ConfigError: no such file, too large, not UTF-8, not JSON, repeated keys, NaN, nested too deeply, not an object.
     """
     where = str(path)
     try:

@@ -101,6 +101,11 @@ def granite_moe(r: Reader) -> Fields:
     return with_expert_width(llama)(r) | {"shared_ffn_hidden": r.count("shared_intermediate_size")}
 
 
+def granite_moe_sinks(r: Reader) -> Fields:
+    """Granite experts with one attention sink per head."""
+    return granite_moe(r) | {"attention_sinks": True}
+
+
 def granite_hybrid(r: Reader) -> Fields:
     """The hybrid class without any state-space layer: an always-used MLP, with or without experts beside it."""
     kinds = r.listed("layer_types", str) or r.listed("layers_block_type", str) or []
@@ -132,6 +137,12 @@ def qwen3_moe(r: Reader) -> Fields:
     """Qwen 3 with experts, none shared."""
     fields = qwen3(r) | experts(r)
     return sparse_steps(r, fields | {"moe_ffn_hidden": r.size_or_class("moe_intermediate_size")})
+
+
+def mellum(r: Reader) -> Fields:
+    """Qwen 3 with experts, dense layers by list."""
+    fields = qwen3(r) | experts(r) | {"mlp_bias": False, "moe_ffn_hidden": r.size_or_class("moe_intermediate_size")}
+    return drop_experts_if_dense(first_dense(r, fields))
 
 
 def gpt_oss(r: Reader) -> Fields:
@@ -337,9 +348,11 @@ MOE: dict[str, Rule] = {
     "minimax_m2": minimax_m2,
     "granitemoe": granite_moe,
     "granitemoeshared": granite_moe,
+    "granitemoe_swa": granite_moe_sinks,
     "granitemoehybrid": granite_hybrid,
     "qwen2_moe": qwen2_moe,
     "qwen3_moe": qwen3_moe,
+    "mellum": mellum,
     "gpt_oss": gpt_oss,
     "llama4_text": llama4,
     "minicpm3": minicpm3,

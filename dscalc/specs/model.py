@@ -107,7 +107,7 @@ def load_model(name_or_path: str) -> Resolved:
     if name is not None:
         return _preset(name)
     path = Path(name_or_path)
-    if _exists(path) or path.suffix == ".json":
+    if name_or_path.strip() and (_exists(path) or path.suffix == ".json"):
         return _from_file(path)
     spellings = [s for preset, row in _presets().items() for s in (preset, *row.get("aliases", ()))]
     raise UnknownNameError("model", name_or_path[:200], spellings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dscalc.specs.config_reader import Reader
 from dscalc.specs.shape import ModelSpec
 
-OTHER_TOWERS = ("vision_config", "audio_config", "visual", "vision_tower_config", "mm_vision_tower", "speech_config")
+OTHER_TOWERS = ("vision_config", "audio_config", "visual", "vision_tower_config", "mm_vision_tower", "embd_layer")
 
 
 def vision_parameters(outer: Reader, spec: ModelSpec) -> tuple[int, tuple[str, ...]]:
