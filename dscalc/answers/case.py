@@ -1,10 +1,10 @@
-"""From option words to the records that a calculation needs: model, layout, hardware, adapters, and what was assumed."""
+"""From option words to the records that a calculation needs, and what was assumed on the way."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from dscalc.errors import InputError
 from dscalc.records import Adapters, Books, Hardware, ModelShape
 from dscalc.specs.hardware import ClusterSpec, GpuSpec
 from dscalc.specs.layout import Resolved, resolve
+from dscalc.specs.layout_spec import LayoutSpec
 from dscalc.specs.model import apply_overrides, from_params, load_model
 from dscalc.specs.stack import constant_records, entries, load_books, stack_choice
 from dscalc.specs.store import load_cluster, load_gpu, load_profile_file
@@ -37,10 +38,27 @@ SHAPE_WORDS = (
     "moe_ffn_hidden",
     "shared_experts",
 )
+TRAINING_WORDS = (
+    "seq_len",
+    "micro_batch",
+    "grad_accum",
+    "global_batch",
+    "tokens_per_rank",
+    "recompute",
+    "recompute_layers",
+    "precision",
+    "recipe",
+    "stack",
+    "optimizer",
+    "attention",
+    "loss",
+    "capacity_factor",
+    "offload",
+    "optimizer_in_backward",
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(NamedTuple):
     """The hardware as found: profiles, and the record that formulas read."""
 
     gpu: GpuSpec | None
@@ -48,8 +66,7 @@ class Machine:
     record: Hardware
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
+class Model(NamedTuple):
     """The model as found: its shape, and where each of its sizes comes from."""
 
     shape: ModelShape
@@ -109,7 +126,7 @@ def build_case(given: Mapping[str, Any]) -> Case:
         machine=machine,
         adapters=_adapters(given, model.shape),
         books=load_books(),
-        assumptions=(*assumed, *found, *_defaults(layout), *_constants()),
+        assumptions=(*assumed, *found, *_defaults(layout), *_constants(layout.spec)),
         warnings=tuple(warnings),
     )
 
@@ -119,7 +136,9 @@ def _stack(given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     stack = str(given.get("stack", DEFAULT_STACK))
     choice = stack_choice(stack)
     more = entries("stacks")[choice.name].values
-    defaults: dict[str, Any] = {name: more[name] for name in ("zero", "optimizer", "reshard", "no_sync") if name in more}
+    defaults: dict[str, Any] = {
+        name: more[name] for name in ("zero", "optimizer", "reshard", "no_sync") if name in more
+    }
     defaults["recipe"] = choice.recipe[given.get("precision", "bf16")]
     return choice.name, defaults | {
         "loss": choice.loss,
@@ -147,12 +166,15 @@ def _model(given: Mapping[str, Any]) -> tuple[Model, list[Assumption], list[Warn
         made = apply_overrides(None, **changes)
         return Model(made.spec.lower(), "given", made.origin), _shape_defaults(made.spec.lower(), made.origin), []
     else:
-        raise InputError("says nothing about the model; add --params 7e9, --model NAME or a config.json", where="--model")
+        raise InputError(
+            "says nothing about the model; add --params 7e9, --model NAME or a config.json", where="--model"
+        )
     changed = apply_overrides(spec, **changes)
     shape = changed.spec.lower()
     if params is not None:
         shape = changed.spec.with_changes(stated_params=params).lower()
-        sizes = f"{shape.layers} layers, hidden {shape.hidden}, {shape.heads} heads, MLP {shape.ffn_hidden}, vocabulary {shape.vocab}"
+        sizes = f"{shape.layers} layers, hidden {shape.hidden}, {shape.heads} heads, MLP {shape.ffn_hidden}, "
+        sizes += f"vocabulary {shape.vocab}"
         assumed.append(Assumption("model.shape", sizes, "", "assumed", shape.name))
         if not {"layers", "hidden"} <= set(changes):
             warnings.append(
@@ -169,7 +191,13 @@ def _shape_defaults(shape: ModelShape, origin: Mapping[str, str]) -> list[Assump
     """Sizes that nobody typed and nothing implies."""
     fields = {"tie_embeddings": "tied_embeddings"}
     return [
-        Assumption(f"model.{name}", getattr(shape, fields.get(name, name), None), "", "default", f"default of --{name.replace('_', '-')}")
+        Assumption(
+            f"model.{name}",
+            getattr(shape, fields.get(name, name), None),
+            "",
+            "default",
+            f"default of --{name.replace('_', '-')}",
+        )
         for name, kind in origin.items()
         if kind == "default"
     ]
@@ -195,7 +223,10 @@ def _machine(given: Mapping[str, Any]) -> tuple[Machine, list[Assumption]]:
         named = load_gpu(given["gpu"], profiles)
         _alias(assumed, "gpu", named.spec.id, named.assumption)
         if cluster is not None and "cluster" in given and cluster.gpu != named.spec.id:
-            raise InputError(f"{named.spec.id} is not the GPU of {cluster.id}, which is {cluster.gpu}; name one of them", where="--gpu")
+            raise InputError(
+                f"{named.spec.id} is not the GPU of {cluster.id}, which is {cluster.gpu}; name one of them",
+                where="--gpu",
+            )
         gpu = named.spec
     elif cluster is not None:
         gpu = load_gpu(cluster.gpu, profiles).spec
@@ -225,7 +256,9 @@ def _adapters(given: Mapping[str, Any], shape: ModelShape) -> Adapters | None:
     if rank is None:
         for name in ("lora_targets", "base_precision"):
             if name in given:
-                raise InputError("belongs to adapters; add --lora-rank 16 or leave it out", where="--" + name.replace("_", "-"))
+                raise InputError(
+                    "belongs to adapters; add --lora-rank 16 or leave it out", where="--" + name.replace("_", "-")
+                )
         return None
     known = adapter_targets(shape)
     targets = tuple(given.get("lora_targets", known))
@@ -244,25 +277,46 @@ def _defaults(layout: Resolved) -> list[Assumption]:
     """One assumption for each value of the layout that is neither typed nor implied."""
     values = layout.spec.model_dump()
     return [
-        Assumption(name, _shown(values[name]), _UNITS.get(name, ""), "default", layout.why.get(name) or f"default of --{name.replace('_', '-')}")
+        Assumption(
+            name,
+            _shown(values[name]),
+            _UNITS.get(name, ""),
+            "default",
+            layout.why.get(name) or f"default of --{name.replace('_', '-')}",
+        )
         for name, mark in layout.marks.items()
         if mark == "default"
     ]
 
 
-_UNITS = {"seq_len": "tokens", "micro_batch": "sequences", "grad_accum": "micro-batches", "dp": "ranks", "tp": "ranks", "pp": "stages", "cp": "ranks"}
+_UNITS = {
+    "seq_len": "tokens",
+    "micro_batch": "sequences",
+    "grad_accum": "micro-batches",
+    "dp": "ranks",
+    "tp": "ranks",
+    "pp": "stages",
+    "cp": "ranks",
+}
 
 
 def _shown(value: Any) -> Any:
     return (", ".join(value) or "none") if isinstance(value, tuple) else value
 
 
-def _constants() -> list[Assumption]:
-    """Fixed costs of a process, which the user can measure and replace."""
+def _constants(spec: LayoutSpec) -> list[Assumption]:
+    """Fixed costs of a process that this layout has, which the user can measure and replace."""
     found = []
+    unused = {"communicator_bytes": spec.gpus == 1, "launch_queue": spec.tp == 1}
     for name, record in constant_records().items():
+        if unused.get(name):
+            continue
         size = parse_bytes(f"{record['value']} {record['unit']}") if name.endswith("_bytes") else record["value"]
-        found.append(Assumption(name, size, "bytes" if name.endswith("_bytes") else record["unit"], record["kind"], record["source"]))
+        found.append(
+            Assumption(
+                name, size, "bytes" if name.endswith("_bytes") else record["unit"], record["kind"], record["source"]
+            )
+        )
     return found
 
 
@@ -270,14 +324,12 @@ def inputs_of(case: Case) -> dict[str, Any]:
     """The resolved inputs by group, with the origin of each value under ``marks``."""
     shape, spec, counts = case.model.shape, case.layout.spec.model_dump(), case.counts
     given = case.given
-    training = (
-        "seq_len micro_batch grad_accum global_batch tokens_per_rank recompute recompute_layers precision recipe stack optimizer "
-        "attention loss capacity_factor offload optimizer_in_backward"
-    ).split()
     gpu, cluster, record = case.machine.gpu, case.machine.cluster, case.machine.record
-    marks = {name: mark for name, mark in case.layout.marks.items()}
-    marks |= {name: "given" for name in ("gpu", "cluster", "params", "model") if name in given}
-    marks |= dict(case.model.origin)
+    marks: dict[str, str] = {
+        **case.layout.marks,
+        **{name: "given" for name in ("gpu", "cluster", "params", "model") if name in given},
+        **case.model.origin,
+    }
     return {
         "model": {
             "name": shape.name,
@@ -306,7 +358,7 @@ def inputs_of(case: Case) -> dict[str, Any]:
             "gpus_per_node": float(record.gpus_per_node[0]),
             "host_bytes": float(record.host_bytes[0]),
         },
-        "layout": {name: spec[name] for name in spec if name not in training},
-        "training": {name: spec[name] for name in training},
+        "layout": {name: spec[name] for name in spec if name not in TRAINING_WORDS},
+        "training": {name: spec[name] for name in TRAINING_WORDS},
         "marks": marks,
     }

@@ -1,10 +1,9 @@
-"""What ships: GPUs, clusters, models, recipes, stacks, optimizers, losses and schedules, each number with its source."""
+"""What ships: GPUs, clusters, models, recipes, stacks and more, each number with its source."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from dscalc.answers.envelope import envelope
 from dscalc.errors import InputError, UnknownNameError
@@ -12,9 +11,8 @@ from dscalc.errors import InputError, UnknownNameError
 KINDS = ("gpus", "clusters", "models", "recipes", "stacks", "optimizers", "losses", "schedules")
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """Rows of one kind; ``columns`` are name and unit (``bytes``, ``FLOP/s``, ``bytes/s``, ``parameters``, empty for text)."""
+class Listing(NamedTuple):
+    """Rows of one kind; ``columns`` are names with their unit, empty for text and plain numbers."""
 
     kind: str
     columns: tuple[tuple[str, str], ...]
@@ -27,8 +25,7 @@ class Listing:
         return envelope("list", {"kind": self.kind}, (), (), {"rows": rows})
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
+class Fact(NamedTuple):
     """One value of a shipped thing."""
 
     name: str
@@ -38,8 +35,7 @@ class Fact:
     source: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """A shipped thing with all its values."""
 
     kind: str
@@ -47,8 +43,7 @@ class Entry:
     facts: tuple[Fact, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
+class Shown(NamedTuple):
     """Everything of that name; a recipe and a stack may share one."""
 
     name: str
@@ -61,7 +56,8 @@ class Shown:
                 "kind": e.kind,
                 "id": e.id,
                 "values": [
-                    {"name": f.name, "value": f.value, "unit": f.unit, "kind": f.kind, "source": f.source} for f in e.facts
+                    {"name": f.name, "value": f.value, "unit": f.unit, "kind": f.kind, "source": f.source}
+                    for f in e.facts
                 ],
             }
             for e in self.entries
@@ -144,7 +140,9 @@ def _clusters(profiles: tuple[str, ...]) -> Listing:
     rows = []
     for name in cluster_ids(profiles):
         c = load_cluster(name, profiles).spec
-        rows.append((c.id, c.provider, c.gpu, c.gpus_in_node, c.intra_bytes_per_s, c.scaleout_bytes_per_s, c.host_bytes))
+        rows.append(
+            (c.id, c.provider, c.gpu, c.gpus_in_node, c.intra_bytes_per_s, c.scaleout_bytes_per_s, c.host_bytes)
+        )
     return Listing("clusters", columns, tuple(rows))
 
 
@@ -168,7 +166,17 @@ def _models(_: tuple[str, ...]) -> Listing:
         shape = load_model(name).spec.lower()
         counts = parameter_counts(shape)
         rows.append(
-            (name, counts.main, counts.active, shape.layers, shape.hidden, shape.heads, shape.kv_heads, shape.experts, shape.vocab)
+            (
+                name,
+                counts.main,
+                counts.active,
+                shape.layers,
+                shape.hidden,
+                shape.heads,
+                shape.kv_heads,
+                shape.experts,
+                shape.vocab,
+            )
         )
     return Listing("models", columns, tuple(rows))
 
@@ -243,7 +251,9 @@ def _model_entry(name: str) -> Iterator[Entry]:
         Fact("vision_params", counts.vision, "parameters", "derived", "inventory of every stored tensor"),
     ]
     hidden = ("name", "extra", "moe_layer")
-    facts += [Fact(k, getattr(found.spec, k), "", "", found.source) for k in type(found.spec).model_fields if k not in hidden]
+    facts += [
+        Fact(k, getattr(found.spec, k), "", "", found.source) for k in type(found.spec).model_fields if k not in hidden
+    ]
     yield Entry("model", found.spec.name, tuple(f for f in facts if f.value not in (None, 0, "", False)))
 
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 SCHEMA = "dscalc/1"
 VERSION = "0.1.0"
 
 
-@dataclass(frozen=True, slots=True)
-class Assumption:
+class Assumption(NamedTuple):
     """A value nobody typed. ``kind``: default, assumed, datasheet, measured or fitted; ``why`` may be empty."""
 
     name: str
@@ -22,8 +20,7 @@ class Assumption:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class Warning:  # the field's word; the builtin is not used here
+class Warning(NamedTuple):  # the field's word; the builtin is not used here
     """Something the reader should know, with what to do next."""
 
     code: str
@@ -32,7 +29,11 @@ class Warning:  # the field's word; the builtin is not used here
 
 
 def envelope(
-    command: str, inputs: dict[str, Any], assumptions: Iterable[Assumption], warnings: Iterable[Warning], result: dict[str, Any]
+    command: str,
+    inputs: dict[str, Any],
+    assumptions: Iterable[Assumption],
+    warnings: Iterable[Warning],
+    result: dict[str, Any],
 ) -> dict[str, Any]:
     """The outer object of an answer, free of NaN and infinities."""
     whole: dict[str, Any] = plain(
@@ -42,7 +43,8 @@ def envelope(
             "version": VERSION,
             "inputs": inputs,
             "assumptions": [
-                {"name": a.name, "value": a.value, "unit": a.unit, "kind": a.kind, "source": a.source} for a in assumptions
+                {"name": a.name, "value": a.value, "unit": a.unit, "kind": a.kind, "source": a.source}
+                for a in assumptions
             ],
             "warnings": [{"code": w.code, "message": w.message, "next_step": w.next_step} for w in warnings],
             "result": result,

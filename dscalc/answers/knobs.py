@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import gcd
-from typing import Any
+from typing import Any, NamedTuple
 
 from dscalc.records import ModelShape
-from dscalc.specs.layout import LayoutSpec
+from dscalc.specs.layout_spec import LayoutSpec
 
 
-@dataclass(frozen=True, slots=True)
-class Variation:
+class Variation(NamedTuple):
     """A changed layout: the options to type, what it costs in words, and whether it is a pair of knobs."""
 
     option: str
@@ -52,7 +50,9 @@ def changed(spec: LayoutSpec, **changes: Any) -> LayoutSpec:
     return LayoutSpec(**values)
 
 
-def variations(spec: LayoutSpec, shape: ModelShape, gpus_per_node: float, optimizers: tuple[str, ...]) -> list[Variation]:
+def variations(
+    spec: LayoutSpec, shape: ModelShape, gpus_per_node: float, optimizers: tuple[str, ...]
+) -> list[Variation]:
     """Everything worth trying on this layout; legality and gain are for the evaluation to say.
 
     Args:
@@ -82,15 +82,17 @@ def _sharding(spec: LayoutSpec) -> Iterator[Variation]:
         stage = max(spec.zero, 1 if spec.zero else 3)
         words = f"--dp {2 * spec.dp}" if spec.zero else f"--dp {2 * spec.dp} --zero 3"
         yield Variation(
-            words, f"{2 * spec.gpus} GPUs where there were {spec.gpus}", changed(spec, dp=2 * spec.dp, zero=stage, grad_accum=spec.grad_accum)
+            words,
+            f"{2 * spec.gpus} GPUs where there were {spec.gpus}",
+            changed(spec, dp=2 * spec.dp, zero=stage, grad_accum=spec.grad_accum),
         )
     if spec.zero == 3 and not spec.reshard:
         yield Variation("--reshard", "weights are gathered again in backward", changed(spec, reshard=True))
     if spec.zero == 3 and spec.dp_replicate > 1:
         yield Variation(
-            f"--dp-replicate 1 --dp-shard {spec.dp}", "weights are gathered across all nodes", changed(spec).model_copy(
-                update={"dp_replicate": 1, "dp_shard": spec.dp}
-            )
+            f"--dp-replicate 1 --dp-shard {spec.dp}",
+            "weights are gathered across all nodes",
+            changed(spec).model_copy(update={"dp_replicate": 1, "dp_shard": spec.dp}),
         )
     if spec.no_sync:
         yield Variation("drop --no-sync", "gradients are reduced for every micro-batch", changed(spec, no_sync=False))
@@ -101,15 +103,21 @@ def _activations(spec: LayoutSpec) -> Iterator[Variation]:
         yield Variation("--recompute selective", "attention is computed twice", changed(spec, recompute="selective"))
     if spec.recompute != "full" or spec.recompute_layers is not None:
         yield Variation(
-            "--recompute full", "one more forward pass: about a third more compute",
+            "--recompute full",
+            "one more forward pass: about a third more compute",
             changed(spec, recompute="full", recompute_layers=None),
         )
     if spec.tp > 1 and not spec.sequence_parallel:
-        yield Variation("--sequence-parallel", "the same traffic volume, in other collectives", changed(spec, sequence_parallel=True))
+        yield Variation(
+            "--sequence-parallel",
+            "the same traffic volume, in other collectives",
+            changed(spec, sequence_parallel=True),
+        )
     if spec.micro_batch > 1 and spec.micro_batch % 2 == 0:
         half, twice = spec.micro_batch // 2, spec.grad_accum * 2
         yield Variation(
-            f"--micro-batch {half} --grad-accum {twice}", "smaller matrix products; the same global batch",
+            f"--micro-batch {half} --grad-accum {twice}",
+            "smaller matrix products; the same global batch",
             changed(spec, micro_batch=half, grad_accum=twice),
         )
     if spec.attention == "unfused":
@@ -119,7 +127,8 @@ def _activations(spec: LayoutSpec) -> Iterator[Variation]:
         yield Variation("--loss chunked", words, changed(spec, loss="chunked"))
     if "activations" not in spec.offload:
         yield Variation(
-            "--offload activations", "activations cross the host link twice a step; needs host memory",
+            "--offload activations",
+            "activations cross the host link twice a step; needs host memory",
             changed(spec, offload=(*spec.offload, "activations")),
         )
 
@@ -129,7 +138,7 @@ def _degrees(spec: LayoutSpec, shape: ModelShape, gpus_per_node: float) -> Itera
     if 2 * spec.tp <= node:
         yield _degree(spec, "tp", "collectives in every layer, inside a node")
     if 2 * spec.pp <= shape.layers:
-        yield _degree(spec, "pp", "a pipeline bubble; wants more micro-batches")
+        yield _degree(spec, "pp", "a pipeline bubble")
     yield _degree(spec, "cp", "keys and values travel in every layer")
     if shape.experts:
         yield _degree(spec, "ep", "tokens travel to experts further away")
@@ -138,24 +147,35 @@ def _degrees(spec: LayoutSpec, shape: ModelShape, gpus_per_node: float) -> Itera
 def _degree(spec: LayoutSpec, name: str, cost: str) -> Variation:
     value = 2 * getattr(spec, name)
     new = changed(spec, **{name: value})
+    if name == "pp" and new.grad_accum < value:  # a pipeline wants a micro-batch for each stage
+        new = changed(spec, pp=value, grad_accum=value)
     grown = f"; {new.gpus} GPUs where there were {spec.gpus}" if new.gpus != spec.gpus else ""
-    words = f"--{name} {value}" + (f" --dp {new.dp}" if new.dp != spec.dp else "")
+    words = f"--{name} {value}"
+    words += f" --dp {new.dp}" if new.dp != spec.dp else ""
+    words += f" --grad-accum {new.grad_accum}" if new.global_batch != spec.global_batch else ""
     return Variation(words, cost + grown, new)
 
 
 def _numbers(spec: LayoutSpec, optimizers: tuple[str, ...]) -> Iterator[Variation]:
     if spec.optimizer == "adamw" and "adamw-8bit" in optimizers:
-        yield Variation("--optimizer adamw-8bit", "quantised moments; check convergence", changed(spec, optimizer="adamw-8bit"))
+        yield Variation(
+            "--optimizer adamw-8bit", "quantised moments; check convergence", changed(spec, optimizer="adamw-8bit")
+        )
     if "optimizer" not in spec.offload:
         yield Variation(
-            "--offload optimizer", "the step waits for the host; needs host memory",
+            "--offload optimizer",
+            "the step waits for the host; needs host memory",
             changed(spec, offload=(*spec.offload, "optimizer")),
         )
     if spec.recipe != "bf16-pure":
-        yield Variation("--recipe bf16-pure", "no fp32 master weights: small updates are lost", changed(spec, recipe="bf16-pure"))
+        yield Variation(
+            "--recipe bf16-pure", "no fp32 master weights: small updates are lost", changed(spec, recipe="bf16-pure")
+        )
     if not spec.optimizer_in_backward and spec.grad_accum == 1:
         yield Variation(
-            "--optimizer-in-backward", "no gradient clipping by global norm, no accumulation", changed(spec, optimizer_in_backward=True)
+            "--optimizer-in-backward",
+            "no gradient clipping by global norm, no accumulation",
+            changed(spec, optimizer_in_backward=True),
         )
 
 
@@ -163,11 +183,15 @@ def _pairs(spec: LayoutSpec) -> Iterator[Variation]:
     """A few pairs, shown only where no single knob suffices."""
     if spec.dp_shard * spec.cp > 1 and spec.zero < 3 and spec.recompute != "full":
         yield Variation(
-            "--zero 3 --recompute full", "1.5 times the traffic and a third more compute",
-            changed(spec, zero=3, recompute="full", recompute_layers=None), True,
+            "--zero 3 --recompute full",
+            "1.5 times the traffic and a third more compute",
+            changed(spec, zero=3, recompute="full", recompute_layers=None),
+            True,
         )
     for times in (4, 8, 16, 32, 64):
-        grown = changed(spec, dp=times * spec.dp, zero=3, recompute="full", recompute_layers=None, grad_accum=spec.grad_accum)
+        grown = changed(
+            spec, dp=times * spec.dp, zero=3, recompute="full", recompute_layers=None, grad_accum=spec.grad_accum
+        )
         more = " --recompute full" if spec.recompute != "full" else ""
         yield Variation(
             f"--dp {grown.dp} --zero 3{more}", f"{grown.gpus} GPUs where there were {spec.gpus}", grown, True

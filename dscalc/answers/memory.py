@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,8 +15,8 @@ from dscalc.answers.minimum import MinimumGpus, minimum_gpus
 from dscalc.answers.notes import refuse_illegal, warnings_of
 from dscalc.codes import MOMENTS
 from dscalc.cost.evaluate import Evaluation, evaluate
-from dscalc.records import Adapters, Hardware
-from dscalc.specs.layout import lower
+from dscalc.records import Adapters, Hardware, Mask
+from dscalc.specs.layout_spec import lower
 from dscalc.specs.options import gather
 from dscalc.specs.store import load_gpu
 
@@ -30,10 +30,10 @@ COMMON_GPUS = (
     "MI300X",
 )
 LORA_RANK = 16
+LEAST_GAIN = 0.001  # of the total; what saves less is not worth a line
 
 
-@dataclass(frozen=True, slots=True)
-class Term:
+class Term(NamedTuple):
     """One addend of the total; ``inputs`` are the numbers put into the formula."""
 
     path: str
@@ -43,8 +43,7 @@ class Term:
     inputs: Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(NamedTuple):
     """The peak of one pipeline stage."""
 
     stage: int
@@ -52,8 +51,7 @@ class Stage:
     bytes: float
 
 
-@dataclass(frozen=True, slots=True)
-class Knob:
+class Knob(NamedTuple):
     """A changed option and what it does to the total [bytes]."""
 
     option: str
@@ -64,8 +62,7 @@ class Knob:
     gpus: int
 
 
-@dataclass(frozen=True, slots=True)
-class Activations:
+class Activations(NamedTuple):
     """Activations at one recompute mode [bytes], for a question that gives only parameters."""
 
     recompute: str
@@ -101,6 +98,7 @@ class MemoryAnswer:
     host_bytes_per_node: float | None
     assumptions: tuple[Assumption, ...]
     warnings: tuple[Warning, ...]
+    next_knob: Knob | None
 
     def to_json(self) -> dict[str, Any]:
         """The answer as the JSON object that the documentation freezes."""
@@ -152,8 +150,8 @@ def memory(**options: object) -> MemoryAnswer:
     """What one GPU holds, term by term; whether it fits; which knob next.
 
     Args:
-        options: the options of ``dscalc memory`` with underscores, e.g. ``params="7B", gpu="H100-SXM5-80GB", tp=2``; any
-            accepted spelling, numbers or text; ``scenario`` names a TOML file.
+        options: the options of ``dscalc memory`` with underscores, e.g. ``params="7B", gpu="H100-SXM5-80GB", tp=2``; in
+            any accepted spelling, as numbers or text; ``scenario`` names a TOML file.
 
     Returns:
         The answer [bytes].
@@ -207,7 +205,7 @@ def answer(given: Mapping[str, Any]) -> MemoryAnswer:
             )
             for leaf in m.terms
         ),
-        stages=tuple(Stage(int(_at(row.index)), MOMENTS[int(_at(row.moment))], _at(row.bytes)) for row in m.stages),
+        stages=_stages(found),
         knobs=knobs,
         minimum_gpus=tuple(
             minimum_gpus(case.model.shape, lower([spec], case.books), spec, _kinds(case), case.adapters)
@@ -219,16 +217,27 @@ def answer(given: Mapping[str, Any]) -> MemoryAnswer:
         host_bytes_per_node=_known(_at(m.host_bytes_per_node)),
         assumptions=case.assumptions,
         warnings=case.warnings,
+        next_knob=_mildest(knobs, tried) if fits is False else None,
     )
-    return replace(answered, warnings=(*case.warnings, *warnings_of(answered)))
+    return replace(answered, warnings=(*warnings_of(answered), *case.warnings))
 
 
 REMEDIES = {
     "state": "weights, gradients and optimizer states lead: shard them (ZeRO, FSDP, tensor or pipeline parallelism)",
     "activations": (
-        "activations lead: recompute them, cut the micro-batch, or split the sequence; more data-parallel GPUs do not help"
+        "activations lead: recompute them, cut the micro-batch, or split the sequence; "
+        "more data-parallel GPUs do not help"
     ),
 }
+
+
+def _stages(found: Evaluation) -> tuple[Stage, ...]:
+    """One row a stage kind that exists, by stage index."""
+    rows = {
+        int(_at(row.index)): Stage(int(_at(row.index)), MOMENTS[int(_at(row.moment))], _at(row.bytes))
+        for row in found.memory.stages
+    }
+    return tuple(rows[index] for index in sorted(rows))
 
 
 def _at(array: Any, row: int = 0) -> float:
@@ -241,7 +250,7 @@ def _known(value: float) -> float | None:
     return value if np.isfinite(value) else None
 
 
-def _fit(found: Evaluation) -> np.ndarray:
+def _fit(found: Evaluation) -> Mask:
     """Rows whose memory fits, legal or not."""
     size = np.asarray(found.feasible).size
     mask = found.reasons.masks[found.reasons.names.index("memory")]
@@ -257,17 +266,26 @@ def _knobs(case: Case, found: Evaluation, tried: list[Variation], start: int) ->
     knobs: list[tuple[bool, Knob]] = []
     for i, variation in enumerate(tried, start=start):
         saved = _at(total) - _at(total, i)
-        if not legal[i] or saved <= _at(total) / 1000:
+        if not legal[i] or saved <= LEAST_GAIN * _at(total):
             continue
         fits = bool(fit[i]) if known else None
-        knobs.append((variation.pair, Knob(variation.option, saved, variation.cost, _at(total, i), fits, variation.spec.gpus)))
+        knobs.append(
+            (variation.pair, Knob(variation.option, saved, variation.cost, _at(total, i), fits, variation.spec.gpus))
+        )
     enough = any(k.fits for pair, k in knobs if not pair) or bool(fit[0]) or not known
     single = sorted((k for pair, k in knobs if not pair), key=lambda k: -k.saves_bytes)
     pairs = [k for pair, k in knobs if pair and k.fits][:1] if not enough else []
-    return tuple([*pairs, *single, *(_lora(case, _at(total)) if not (known and fit[0]) else [])])
+    return (*pairs, *single, *(_lora(case, _at(total)) if not (known and fit[0]) else []))
 
 
-def _legal(found: Evaluation) -> np.ndarray:
+def _mildest(knobs: tuple[Knob, ...], tried: list[Variation]) -> Knob | None:
+    """The first variation, in the order in which they disturb training least, that fits."""
+    order = [variation.option for variation in tried]
+    fitting = [k for k in knobs if k.fits and k.option in order]
+    return min(fitting, key=lambda k: order.index(k.option), default=next((k for k in knobs if k.fits), None))
+
+
+def _legal(found: Evaluation) -> Mask:
     """Rows that break no rule of the layout, whether they fit or not."""
     size = np.asarray(found.feasible).size
     legal = np.ones(size, dtype=bool)

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import gcd, lcm
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dscalc.cost.evaluate import evaluate
-from dscalc.records import Adapters, Array, Hardware, Layouts, ModelShape
-from dscalc.specs.layout import LayoutSpec
+from dscalc.records import Adapters, Array, Hardware, Layouts, Mask, ModelShape
+from dscalc.specs.layout_spec import LayoutSpec
 from dscalc.units import format_bytes
 
 DOUBLINGS = 20  # data-parallel ranks are tried up to 2**20 groups
 _POINTS = 16  # sub-intervals of one refinement
 
 
-@dataclass(frozen=True, slots=True)
-class MinimumGpus:
+class MinimumGpus(NamedTuple):
     """Smallest count for one GPU and ZeRO stage; None where no count suffices."""
 
     gpu: str
@@ -59,14 +60,16 @@ def minimum_gpus(
     node = np.array([case[2] for case in cases])
     zero = np.array([float(case[3]) for case in cases])
 
-    def fits(which: Array, groups: Array) -> tuple[Array, Array]:
+    def fits(which: NDArray[np.intp], groups: Array) -> tuple[Mask, Array]:
         """Whether these cases fit at these numbers of groups, and their bytes; all (cases, counts)."""
         n, k = groups.shape
         each = np.repeat(which, k)
         rows = replace(
             layouts, dp=groups.ravel() * unit, dp_replicate=np.full(n * k, float(spec.dp_replicate)), zero=zero[each]
         )
-        found = evaluate(shape, rows, Hardware(usable[each], node[each], np.full(n * k, np.nan)), adapters, keep_terms=False)
+        found = evaluate(
+            shape, rows, Hardware(usable[each], node[each], np.full(n * k, np.nan)), adapters, keep_terms=False
+        )
         return found.feasible.reshape(n, k), found.memory.total_bytes.reshape(n, k)
 
     everyone = np.arange(len(cases))
@@ -88,7 +91,14 @@ def minimum_gpus(
 def _entry(case: tuple[str, float, float, int], groups: float, least: float, each: int) -> MinimumGpus:
     name, usable, _, stage = case
     if np.isnan(groups):
-        left = {0: "nothing is sharded", 1: "weights, gradients and activations", 2: "weights and activations", 3: "activations and gathered weights"}
+        left = {
+            0: "nothing is sharded",
+            1: "weights, gradients and activations",
+            2: "weights and activations",
+            3: "activations and gathered weights",
+        }
         stays = left[stage] if stage == 0 else f"{left[stage]} stay"
-        return MinimumGpus(name, usable, stage, None, f"needs at least {format_bytes(least)} of {format_bytes(usable)}: {stays}")
+        return MinimumGpus(
+            name, usable, stage, None, f"needs at least {format_bytes(least)} of {format_bytes(usable)}: {stays}"
+        )
     return MinimumGpus(name, usable, stage, int(groups) * each, "")

@@ -12,7 +12,7 @@ from dscalc.answers.case import Case
 from dscalc.answers.envelope import Warning
 from dscalc.cost.evaluate import Evaluation
 from dscalc.errors import InputError
-from dscalc.specs.layout import LayoutSpec
+from dscalc.specs.layout_spec import LayoutSpec
 from dscalc.units import format_bytes
 
 if TYPE_CHECKING:
@@ -52,7 +52,9 @@ def _numbers(message: str, case: Case) -> str:
         ("model with experts", shape.experts),
     ):
         if words in message:
-            what = {"model with experts": "experts", "heads of a": "attention heads"}.get(words, words.removeprefix("number of "))
+            what = {"model with experts": "experts", "heads of a": "attention heads"}.get(
+                words, words.removeprefix("number of ")
+            )
             parts.append(f"{what}: {value}")
     if "tp * cp * dp" in message:
         parts.append(f"tp * cp * dp = {spec.tp * spec.cp * spec.dp}")
@@ -65,10 +67,12 @@ def warnings_of(found: MemoryAnswer) -> Iterator[Warning]:
     gpu = found.case.machine.gpu
     if found.fits is False and found.usable_bytes is not None:
         over = found.usable_bytes - (found.headroom_bytes or 0.0)
-        best = next((k for k in found.knobs if k.fits), None)
+        best = found.next_knob
         step = f"try {best.option} ({best.cost})" if best else "combine several knobs below, or use more or larger GPUs"
         yield Warning("does_not_fit", f"needs {format_bytes(over)} of {format_bytes(found.usable_bytes)}", step)
-    elif found.fits and found.headroom_bytes is not None and found.headroom_bytes < found.high_bytes - found.total_bytes:
+    elif (
+        found.fits and found.headroom_bytes is not None and found.headroom_bytes < found.high_bytes - found.total_bytes
+    ):
         yield Warning(
             "narrow_fit",
             f"fits with {format_bytes(found.headroom_bytes)} to spare, less than the uncertainty of the estimate",
@@ -82,7 +86,9 @@ def warnings_of(found: MemoryAnswer) -> Iterator[Warning]:
         )
     if spec.zero > 0 and spec.dp_shard * spec.cp == 1 and spec.ep == 1:
         yield Warning(
-            "zero_without_dp", f"ZeRO-{spec.zero} with one data-parallel rank shards nothing", "raise --gpus or --dp, or drop --zero"
+            "zero_without_dp",
+            f"ZeRO-{spec.zero} with one data-parallel rank shards nothing",
+            "raise --gpus or --dp, or drop --zero",
         )
     node = float(found.case.machine.record.gpus_per_node[0])
     if spec.tp > node:

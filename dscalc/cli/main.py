@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import io
 import os
 import sys
 from importlib import import_module
@@ -18,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "show": ("dscalc.cli.catalog:show_command", "One shipped thing, each number with its kind and source."),
 }
 INTERRUPTED = 130
+RARELY = 100_000  # allocations between garbage collections: a command is short
 
 
 class LazyGroup(click.Group):
@@ -82,7 +85,12 @@ def main() -> None:
 def run(args: list[str] | None = None) -> None:
     """Entry point of the ``dscalc`` script: runs one command and exits with its code."""
     code = 0
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for them takes longer than an estimate
+    gc.set_threshold(RARELY)
     try:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="replace")  # a terminal that lacks a letter still gets the rest
         code = main.main(args=args, prog_name="dscalc", standalone_mode=False) or 0
         sys.stdout.flush()
     except click.ClickException as error:
@@ -113,7 +121,8 @@ def complain(text: str, code: int) -> int:
 
 def _usage(error: click.ClickException) -> str:
     """Click's complaint as one line, with the nearest option where there is one."""
-    from dscalc.specs.options import REFUSED, nearest
+    from dscalc.specs.option_table import REFUSED
+    from dscalc.specs.options import nearest
 
     if isinstance(error, click.exceptions.NoSuchOption):
         word = error.option_name.lstrip("-").replace("-", "_")

@@ -12,13 +12,15 @@ from dscalc.cli.output import deliver
 DOES_NOT_FIT = 3  # exit code under --check
 
 
-@click.command(cls=SharedCommand, epilog="Example: dscalc memory --model llama-3-8b --gpu H100-SXM5-80GB --gpus 8 --zero 3")
+@click.command(
+    cls=SharedCommand, epilog="Example: dscalc memory --model llama-3-8b --gpu H100-SXM5-80GB --gpus 8 --zero 3"
+)
 @shared("model", "hardware", "layout", "training", "output", uses="memory")
 def command(**params: Any) -> None:
     """What one GPU holds, term by term; whether it fits; which knob to turn next.
 
-    With only --params: the split of the 16 bytes a parameter, activations with and without checkpointing, and the fewest GPUs
-    for each ZeRO stage.
+    With only --params: the split of the 16 bytes a parameter, activations with and without checkpointing, and the
+    fewest GPUs for each ZeRO stage.
     """
     given, output = collect(params)
     from dscalc.answers.memory import answer

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 import click
 
 from dscalc.errors import DscalcError
-from dscalc.specs.options import CONSTANTS, OPTIONS, TABLE, Option, gather, parse
+from dscalc.specs.option_table import CONSTANTS, OPTIONS, TABLE, Option
+from dscalc.specs.options import gather, parse
 
 F = TypeVar("F", bound=Callable[..., Any])
 Given = dict[str, Any]
@@ -17,7 +18,7 @@ TITLES = {"model": "Model", "hardware": "Hardware", "layout": "Layout", "trainin
 _CHOICE_METAVAR = {"recipes": "NAME", "stacks": "NAME", "optimizers": "NAME", "losses": "NAME"}
 
 
-class Value(click.ParamType):
+class Value(click.ParamType[Any]):
     """Reads one option's text through the option table; a fault is click's usage error (exit 2)."""
 
     def __init__(self, option: Option) -> None:
@@ -70,7 +71,9 @@ def shared(*groups: str, uses: str = "memory") -> Callable[[F], F]:
             if any(o.name == target for o in rows):
                 _attach_constant(function, word, target, constant)
         flag = click.option(
-            "--scenario", cls=SharedOption, metavar="FILE",
+            "--scenario",
+            cls=SharedOption,
+            metavar="FILE",
             help="TOML file that holds any of these by name; the command line wins.",
         )
         flag(function)
@@ -122,7 +125,13 @@ def _attach_constant(function: Any, word: str, target: str, constant: object) ->
             ctx.meta.setdefault("dscalc.constants", {})[word] = True
 
     click.option(
-        flag, word, is_flag=True, expose_value=False, callback=note, cls=SharedOption, help=f"Same as {spelled}{value}.",
+        flag,
+        word,
+        is_flag=True,
+        expose_value=False,
+        callback=note,
+        cls=SharedOption,
+        help=f"Same as {spelled}{value}.",
     )(function)
     parameter = function.__click_params__[-1]
     parameter.shown, parameter.group = flag, OPTIONS[target].group

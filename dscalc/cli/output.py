@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+import sys
+from collections.abc import Mapping
+from typing import Any, Protocol
 
-import click
 
-Render = Callable[[str, bool | None], str]
+class Render(Protocol):
+    """Form and colour (None: as the terminal has it) to text."""
+
+    def __call__(self, form: str, colour: bool | None) -> str:
+        """Render."""
+
+
 _BY_SUFFIX = {".json": "json", ".csv": "csv", ".md": "markdown"}
 
 
@@ -19,9 +25,9 @@ def deliver(render: Render, output: Mapping[str, Any]) -> None:
         output: the output options; a file's suffix chooses the form where ``--format`` is silent.
     """
     path = output.get("output")
-    form = output.get("format") or _BY_SUFFIX.get(_suffix(path), "table")
+    form: str = output.get("format") or _BY_SUFFIX.get(_suffix(path), "table")
     if path is None:
-        click.get_text_stream("stdout").write(render(form, None))
+        sys.stdout.write(render(form, None))
         return
     from dscalc.report.export import write_file
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rich.text import Text
-
 from dscalc.report.export import to_csv, to_json, to_markdown
-from dscalc.report.screen import QUIET, STRONG, Screen, grid
+from dscalc.report.screen import QUIET, STRONG, Screen, Span
 from dscalc.units import format_bytes, format_count, format_flop_rate, format_rate
 
 if TYPE_CHECKING:
@@ -35,11 +33,15 @@ def render_listing(found: Listing, form: str, *, colour: bool | None = None, qui
         return "".join(f"{row[0]}\n" for row in found.rows)
     cells = [[_cell(value, unit) for value, (_, unit) in zip(row, found.columns, strict=True)] for row in found.rows]
     if form == "markdown":
-        return to_markdown(cells, [_heading(n) for n in names], right=[i for i, (_, unit) in enumerate(found.columns) if unit])
+        return to_markdown(
+            cells, [_heading(n) for n in names], right=[i for i, (_, unit) in enumerate(found.columns) if unit]
+        )
     out = Screen(colour=colour)
-    columns = [(_heading(name), "fill" if name in _WRAPPED else "right" if unit or _numeric(found, i) else "left")
-               for i, (name, unit) in enumerate(found.columns)]
-    out.add(grid(columns, cells))
+    columns = [
+        (_heading(name), "fill" if name in _WRAPPED else "right" if unit or _numeric(found, i) else "left")
+        for i, (name, unit) in enumerate(found.columns)
+    ]
+    out.table(columns, cells)
     return out.text()
 
 
@@ -71,10 +73,14 @@ def render_shown(found: Shown, form: str, *, colour: bool | None = None) -> str:
         return to_markdown([[str(_flat(cell)) for cell in row] for row in rows], columns)
     out = Screen(colour=colour)
     for i, entry in enumerate(found.entries):
-        out.add(Text(f"{chr(10) if i else ''}{entry.kind} {entry.id}", style=STRONG))
-        cells = [(f.name, f"{_flat(f.value)} {f.unit}".rstrip(), Text(": ".join(p for p in (f.kind, f.source) if p), style=QUIET))
-                 for f in entry.facts]
-        out.add(grid((("", "left"), ("", "fill"), ("", "fill")), cells, header=False))
+        if i:
+            out.say("")
+        out.say(f"{entry.kind} {entry.id}", STRONG)
+        cells = [
+            (f.name, f"{_flat(f.value)} {f.unit}".rstrip(), Span(": ".join(p for p in (f.kind, f.source) if p), QUIET))
+            for f in entry.facts
+        ]
+        out.table((("", "left"), ("", "fill"), ("", "fill")), cells, header=False)
     return out.text()
 
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +18,9 @@ def to_json(answer: Mapping[str, Any]) -> str:
 
 def to_csv(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> str:
     """Rows as RFC 4180 text with ``\\n`` line ends, full precision."""
+    import csv  # loaded where used: start-up counts
+    import io
+
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
@@ -36,10 +36,18 @@ def _cell(value: Any) -> Any:
 def to_markdown(rows: Iterable[Sequence[str]], header: Sequence[str], right: Sequence[int] = ()) -> str:
     """A GitHub table, padded so that it also reads as text; ``right`` lists right-aligned columns."""
     cells = [[_escape(cell) for cell in row] for row in rows]
-    widths = [max(len(header[i]), 4, *(len(row[i]) for row in cells)) if cells else len(header[i]) for i in range(len(header))]
+    widths = [
+        max(len(header[i]), 4, *(len(row[i]) for row in cells)) if cells else len(header[i]) for i in range(len(header))
+    ]
 
     def line(parts: Sequence[str]) -> str:
-        return "| " + " | ".join(p.rjust(w) if i in right else p.ljust(w) for i, (p, w) in enumerate(zip(parts, widths, strict=True))) + " |"
+        return (
+            "| "
+            + " | ".join(
+                p.rjust(w) if i in right else p.ljust(w) for i, (p, w) in enumerate(zip(parts, widths, strict=True))
+            )
+            + " |"
+        )
 
     rule = ["-" * (w - 1) + ":" if i in right else "-" * w for i, w in enumerate(widths)]
     return "\n".join([line(header), line(rule), *(line(row) for row in cells)]) + "\n"
@@ -67,10 +75,14 @@ def write_file(path: str, text: str, *, force: bool) -> None:
             return
         _replace(target, text)
     except (OSError, ValueError) as error:
-        raise InputError(f"cannot be written ({getattr(error, 'strerror', None) or error})", where=f"--output {path}") from None
+        raise InputError(
+            f"cannot be written ({getattr(error, 'strerror', None) or error})", where=f"--output {path}"
+        ) from None
 
 
 def _replace(target: Path, text: str) -> None:
+    import tempfile
+
     final = target.resolve()  # a link keeps pointing at its file
     handle, name = tempfile.mkstemp(dir=final.parent, prefix=f".{final.name[:40]}.", suffix=".part")
     try:

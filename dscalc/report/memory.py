@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import groupby
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from rich.text import Text
-
 from dscalc.report.export import to_csv, to_json, to_markdown
-from dscalc.report.screen import BAD, GOOD, QUIET, STRONG, Scale, Screen, Segment, bar, grid, legend, scale_of
+from dscalc.report.screen import (
+    BAD,
+    GOOD,
+    QUIET,
+    STRONG,
+    Cell,
+    Scale,
+    Screen,
+    Segment,
+    Span,
+    bar,
+    grid,
+    legend,
+    scale_of,
+)
 from dscalc.units import format_bytes, format_count
 
 if TYPE_CHECKING:
@@ -35,7 +49,9 @@ _MOMENTS = {
 SHOWN_KNOBS = 9
 
 
-def render(answer: MemoryAnswer, form: str, *, explain: bool = False, quiet: bool = False, colour: bool | None = None) -> str:
+def render(
+    answer: MemoryAnswer, form: str, *, explain: bool = False, quiet: bool = False, colour: bool | None = None
+) -> str:
     """The answer in the form asked for.
 
     Args:
@@ -68,7 +84,7 @@ def line(answer: MemoryAnswer) -> str:
     of = f" of {format_bytes(answer.usable_bytes)}" if answer.usable_bytes is not None else ""
     on = f" on {answer.case.machine.gpu.id}" if answer.case.machine.gpu else " on one GPU"
     words = f"{verdict(answer)}: " if answer.fits is not None else "needs "
-    best = next((k for k in answer.knobs if k.fits), None) if answer.fits is False else None
+    best = answer.next_knob
     return f"{words}{format_bytes(answer.total_bytes)}{of}{on}" + (f"; next: {best.option}" if best else "")
 
 
@@ -88,23 +104,23 @@ def screen(answer: MemoryAnswer, *, explain: bool = False, colour: bool | None =
 
 
 def _headline(out: Screen, answer: MemoryAnswer, scale: Scale) -> None:
-    case, spec = answer.case, answer.case.layout.spec
-    out.add(Text(f"{case.model.shape.name}, {format_count(case.counts.main)} parameters, {_layout_words(answer)}", style=STRONG))
-    word = Text({True: "Fits.", False: "Does not fit.", None: "One GPU holds"}[answer.fits], style={True: GOOD, False: BAD}.get(answer.fits, STRONG))
-    size = f" {scale.of(answer.total_bytes)} {scale.unit}"
-    if answer.usable_bytes is not None and answer.headroom_bytes is not None and case.machine.gpu is not None:
-        size += f" of {scale.of(answer.usable_bytes)} {scale.unit} ({format_bytes(answer.usable_bytes, binary=True)}) usable on {case.machine.gpu.id}; "
-        room = abs(answer.headroom_bytes)
-        size += f"{scale.of(room)} {scale.unit} {'to spare' if answer.headroom_bytes >= 0 else 'too much'}."
+    case, gpu = answer.case, answer.case.machine.gpu
+    out.say(f"{format_count(case.counts.main)} parameters ({case.model.shape.name}), {_layout_words(answer)}")
+    lead = {True: "Fits:", False: "Does not fit:", None: "One GPU holds"}[answer.fits]
+    size = f"{lead} {scale.of(answer.total_bytes)}"
+    if answer.usable_bytes is not None and answer.headroom_bytes is not None and gpu is not None:
+        room = "to spare" if answer.headroom_bytes >= 0 else "too much"
+        size += f" of {scale.of(answer.usable_bytes)} {scale.unit} "
+        size += f"({format_bytes(answer.usable_bytes, binary=True)}) usable on {gpu.id},"
+        size += f" {scale.of(abs(answer.headroom_bytes))} {scale.unit} {room}"
     else:
-        size += f" ({format_bytes(answer.total_bytes, binary=True)})."
-        size += "" if case.only_params else " Add --gpu to learn whether that fits."
-    out.add(word + Text(size, style=STRONG))
+        size += f" {scale.unit} ({format_bytes(answer.total_bytes, binary=True)})"
+        size += "" if gpu or case.only_params else "; add --gpu to learn whether that fits"
+    out.say(size, {True: f"bold {GOOD}", False: f"bold {BAD}", None: STRONG}[answer.fits])
+    out.say("")
     parts = _segments(answer.terms)
-    out.add(Text(""))
-    out.add(bar(parts, answer.usable_bytes, out.width - 2), indent=0)
-    out.add(legend(parts, scale))
-    del spec
+    out.add(bar(parts, answer.usable_bytes, out.width))
+    out.add(*legend(parts, scale, out.width, capacity=answer.usable_bytes))
 
 
 def _layout_words(answer: MemoryAnswer) -> str:
@@ -128,22 +144,31 @@ def _segments(terms: Sequence[Term]) -> list[Segment]:
 
 
 def _terms(out: Screen, answer: MemoryAnswer, scale: Scale, explain: bool) -> None:
-    out.head("What it is made of", f"{scale.unit} = {int(scale.factor):.0e} bytes".replace("e+0", "e"))
-    rows: list[tuple[str | Text, ...]] = []
-    order = list(dict.fromkeys(t.path.partition("/")[0] for t in answer.terms))
-    ranked = sorted(answer.terms, key=lambda t: order.index(t.path.partition("/")[0]))
-    for group, members in groupby(ranked, key=lambda t: t.path.partition("/")[0]):
+    out.head("What it is made of", f"{scale.unit}, decimal")
+    rows: list[tuple[Cell, ...]] = []
+    notes: list[list[str]] = []  # lines below each row
+    order = list(dict.fromkeys(_group(t) for t in answer.terms))
+    for group, members in groupby(sorted(answer.terms, key=lambda t: order.index(_group(t))), key=_group):
         shown = [t for t in members if t.bytes > 0]
         if not shown:
             continue
         total = sum(t.bytes for t in shown)
-        rows.append((Text(group, style=STRONG), Text(scale.of(total), style=STRONG), Text(_share(total, answer), style=STRONG)))
+        rows.append(tuple(Span(cell, STRONG) for cell in (group, scale.of(total), _share(total, answer))))
+        notes.append([])
         for term in shown:
             rows.append((f"  {term.path.partition('/')[2]}", scale.of(term.bytes), _share(term.bytes, answer)))
-            if explain:
-                rows.extend((Text(f"      {text}", style=QUIET), "", "") for text in explained(term, out.width - 30))
-    rows.append((Text("total", style=STRONG), Text(scale.of(answer.total_bytes), style=STRONG), Text("100 %", style=STRONG)))
-    out.add(grid((("term", "fill"), (scale.unit, "right"), ("share", "right")), rows))
+            notes.append(explained(term, out.width - 4) if explain else [])
+    rows.append(tuple(Span(cell, STRONG) for cell in ("total", scale.of(answer.total_bytes), "100 %")))
+    notes.append([])
+    table = grid((("", "left"), (scale.unit, "right"), ("share", "right")), rows, out.width)
+    for lines, below in zip(table, [[], *notes], strict=True):
+        out.add(*lines)
+        for text in below:
+            out.add([Span(f"    {text}", QUIET)])
+
+
+def _group(term: Term) -> str:
+    return term.path.partition("/")[0]
 
 
 def _share(size: float, answer: MemoryAnswer) -> str:
@@ -152,11 +177,14 @@ def _share(size: float, answer: MemoryAnswer) -> str:
 
 def explained(term: Term, width: int) -> list[str]:
     """Formula, the numbers put in, and the source, wrapped."""
-    import textwrap
-
-    numbers = ", ".join(f"{symbol} = {value:,.6g}" for symbol, value in term.inputs.items())
+    said = set(re.findall(r"[A-Za-z]\w*", term.formula))
+    numbers = ", ".join(f"{symbol} = {_number(value)}" for symbol, value in term.inputs.items() if symbol in said)
     lines = [f"= {term.formula}", *([f"with {numbers}"] if numbers else []), f"source {term.source}"]
-    return [part for text in lines for part in textwrap.wrap(text, width=max(40, width), subsequent_indent="  ")]
+    return [part for text in lines for part in wrap(text, width=max(40, width), subsequent_indent="  ")]
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) else f"{value:.6g}"
 
 
 def _totals(out: Screen, answer: MemoryAnswer, scale: Scale) -> None:
@@ -166,41 +194,59 @@ def _totals(out: Screen, answer: MemoryAnswer, scale: Scale) -> None:
         ("allocated", scale.of(answer.allocated_bytes), "tensors alive at the peak (torch.cuda.max_memory_allocated)"),
         ("reserved", scale.of(answer.reserved_bytes), "with what the caching allocator keeps (max_memory_reserved)"),
         ("device", scale.of(answer.device_bytes), "with CUDA context and communicators (nvidia-smi)"),
-        ("range", f"{scale.of(answer.low_bytes)} - {scale.of(answer.high_bytes)}", "of the total, by the error seen on measured runs"),
+        (
+            "range",
+            f"{scale.of(answer.low_bytes)} - {scale.of(answer.high_bytes)}",
+            "of the total, by the error seen on measured runs",
+        ),
     ]
     if answer.host_bytes_per_node:
-        rows.append(("host", scale.of(answer.host_bytes_per_node), "host memory of one node, for what is offloaded"))
-    out.head("Three totals", scale.unit)
-    out.add(grid((("", "left"), ("", "right"), ("", "fill")), rows, header=False))
+        rows.append(
+            ("host", scale.of(answer.host_bytes_per_node), "memory of one host, with what is offloaded or loaded")
+        )
+    out.head("Totals", f"{scale.unit}; what each tool reports")
+    out.table((("", "left"), ("", "right"), ("", "fill")), rows, header=False)
     if len(answer.stages) > 1:
-        stages_text = ", ".join(f"{s.stage}: {scale.of(s.bytes)}" for s in answer.stages)
-        out.add(Text(f"By stage: {stages_text} {scale.unit}."))
-    out.add(Text(f"Peak: {where}{_MOMENTS.get(answer.peak_moment, answer.peak_moment)}."))
-    out.add(Text(f"Regime: {answer.remedy}."))
+        each = ", ".join(f"stage\u00a0{s.stage} {scale.of(s.bytes)}".replace(" ", "\u00a0") for s in answer.stages)
+        out.say(f"By stage: {each}.", hang=2)
+    out.say(f"Peak: {where}{_MOMENTS.get(answer.peak_moment, answer.peak_moment)}.")
+    out.say(f"Regime: {answer.remedy}.", hang=2)
 
 
 def _activations(out: Screen, answer: MemoryAnswer, scale: Scale) -> None:
     if not answer.case.only_params:
         return
-    names = {"none": "all activations kept", "selective": "attention computed again", "full": "checkpointing: one input a layer kept"}
+    names = {
+        "none": "all activations kept",
+        "selective": "attention computed again",
+        "full": "checkpointing: one input a layer kept",
+    }
     rows = [(names[a.recompute], scale.of(a.bytes), scale.of(a.total_bytes)) for a in answer.activations]
     spec = answer.case.layout.spec
-    out.head("Activations", f"{scale.unit}; one sequence of {spec.seq_len} tokens, {answer.case.model.shape.name}")
-    out.add(grid((("", "left"), ("activations", "right"), ("total", "right")), rows))
+    out.head("Activations", f"{scale.unit}; one sequence of {spec.seq_len} tokens")
+    out.table((("", "left"), ("activations", "right"), ("with all else", "right")), rows)
 
 
 def _knobs(out: Screen, answer: MemoryAnswer, scale: Scale) -> None:
     if not answer.knobs:
         return
     known = answer.fits is not None
-    rows = []
+    rows: list[tuple[Cell, ...]] = []
     shown = answer.knobs if len(answer.knobs) <= SHOWN_KNOBS else (*answer.knobs[: SHOWN_KNOBS - 1], answer.knobs[-1])
     for knob in shown:
-        fits = Text("fits" if knob.fits else "no", style=GOOD if knob.fits else QUIET)
-        rows.append((knob.option, scale.of(knob.saves_bytes), scale.of(knob.total_bytes), *([fits] if known else []), knob.cost))
+        fits = Span("fits" if knob.fits else "no", GOOD if knob.fits else QUIET)
+        rows.append(
+            (knob.option, scale.of(knob.saves_bytes), scale.of(knob.total_bytes), *([fits] if known else []), knob.cost)
+        )
     out.head("What would help", f"{scale.unit}, each tried on this layout")
-    columns = [("option", "left"), ("saves", "right"), ("then", "right"), *([("", "left")] if known else []), ("costs", "fill")]
-    out.add(grid(columns, rows))
+    columns = [
+        ("option", "left"),
+        ("saves", "right"),
+        ("then", "right"),
+        *([("", "left")] if known else []),
+        ("costs", "fill"),
+    ]
+    out.table(columns, rows)
 
 
 def _minimum(out: Screen, answer: MemoryAnswer) -> None:
@@ -213,21 +259,29 @@ def _minimum(out: Screen, answer: MemoryAnswer) -> None:
         entries = {m.zero_stage: m for m in group}
         usable = next(iter(entries.values())).usable_bytes
         counts = [f"{entries[s].gpus:,}" if entries[s].gpus is not None else "never" for s in stages]
-        rows.append((name, format_bytes(usable), *counts))
+        why = [_alone(answer, usable)] if answer.case.only_params else []
+        rows.append((name, format_bytes(usable), *counts, *why))
     kept = f"micro-batch {spec.micro_batch}, {spec.seq_len} tokens, recompute {spec.recompute}"
     out.head("Fewest GPUs that hold it", kept)
-    out.add(grid((("GPU", "left"), ("usable", "right"), *((f"ZeRO-{s}", "right") for s in stages)), rows))
+    last = [("on one GPU", "fill")] if answer.case.only_params else []
+    out.table([("GPU", "left"), ("usable", "right"), *((f"ZeRO-{s}", "right") for s in stages), *last], rows)
+
+
+def _alone(answer: MemoryAnswer, usable: float) -> str:
+    """Why one GPU of this kind does or does not hold the model."""
+    if answer.total_bytes <= usable:
+        return "fits"
+    return "state alone is too much" if answer.state_bytes > usable else "state fits, activations do not"
 
 
 def _assumed(out: Screen, answer: MemoryAnswer) -> None:
-    plain = [a for a in answer.assumptions if a.kind == "default"]
+    plain = [a for a in answer.assumptions if a.kind == "default" and a.value not in (None, False, "none")]
     other = [a for a in answer.assumptions if a.kind != "default"]
-    out.head("Not given, so assumed", "change any by its option")
+    out.head("Not given, so assumed *", "change any by its option; --format json lists all")
     if plain:
-        values = [f"{_option(a.name)}\u00a0{_value(a.value)}" for a in plain if a.value is not None]
-        out.add(Text("* " + ", ".join(values)))
-    rows = [("*", a.name, _quantity(a.value, a.unit), f"{a.kind}: {a.source}") for a in other]
-    out.add(grid((("", "left"), ("", "left"), ("", "left"), ("", "fill")), rows, header=False))
+        out.say("* " + ", ".join(f"{_option(a.name)}\u00a0{_value(a.value)}" for a in plain), hang=2)
+    for a in other:
+        out.say(f"* {_option(a.name)} {_quantity(a.value, a.unit)} ({a.kind}): {a.source}", hang=2)
 
 
 def _option(name: str) -> str:
@@ -248,7 +302,8 @@ def _warnings(out: Screen, answer: MemoryAnswer) -> None:
     if not answer.warnings:
         return
     out.head("Warnings")
-    out.add(grid((("", "left"), ("", "fill")), [("!", f"{w.message}. Next: {w.next_step}.") for w in answer.warnings], header=False))
+    for w in answer.warnings:
+        out.say(f"! {w.message}. Next: {w.next_step}.", hang=2)
 
 
 def _markdown(answer: MemoryAnswer, explain: bool) -> str:

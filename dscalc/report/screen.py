@@ -1,28 +1,39 @@
-"""Screens: one column of calm text that reads at 80 columns, in a pipe and without colour."""
+"""Screens: one column of calm text that reads at 80 columns, in a pipe and without colour.
+
+Lines are spans of text with a style; rich turns styles into colour and is loaded only where a terminal shows them.
+"""
 
 from __future__ import annotations
 
-import io
 import os
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-
-from rich.console import Console, RenderableType
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
+from typing import NamedTuple
 
 from dscalc.units import GB, KB, MB, TB
 
 WIDEST = 140  # columns; longer lines are hard to read
 NARROWEST = 60
+GAP = 2  # blanks between columns
+LEAST_FILL = 24  # characters of a wrapping column
+ONE_DECIMAL = 1000  # from here on one decimal suffices
 GOOD, BAD, QUIET, STRONG, HEAD = "green", "red", "dim", "bold", "bold cyan"
 
 
-@dataclass(frozen=True, slots=True)
-class Scale:
+class Span(NamedTuple):
+    """Text in one style, in the words of rich (``bold red``); empty for plain text."""
+
+    text: str
+    style: str = ""
+
+
+Cell = str | Span
+Line = list[Span]
+
+
+class Scale(NamedTuple):
     """One unit for a whole table, so that its numbers compare by eye."""
 
     factor: float
@@ -31,18 +42,17 @@ class Scale:
     def of(self, size_bytes: float) -> str:
         """A size in this unit with two decimals (one above a thousand)."""
         value = size_bytes / self.factor
-        return f"{value:,.1f}" if abs(value) >= 1000 else f"{value:.2f}"  # noqa: PLR2004
+        return f"{value:,.1f}" if abs(value) >= ONE_DECIMAL else f"{value:.2f}"
 
 
 def scale_of(largest_bytes: float) -> Scale:
-    """The unit for a table whose largest entry is this."""
-    steps = ((TB, "TB"), (GB, "GB"), (MB, "MB"), (KB, "kB"))
-    factor, unit = next((step for step in steps[1:] if largest_bytes >= step[0]), steps[-1])
+    """The unit for a table whose largest entry is this; GB up to many thousands of them."""
+    steps = ((ONE_DECIMAL * TB, TB, "TB"), (GB, GB, "GB"), (MB, MB, "MB"))
+    factor, unit = next(((f, u) for least, f, u in steps if largest_bytes >= least), (KB, "kB"))
     return Scale(float(factor), unit)
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(NamedTuple):
     """A part of a stacked bar: a letter, a name, a size and a colour."""
 
     letter: str
@@ -51,7 +61,7 @@ class Segment:
     colour: str
 
 
-def bar(segments: Sequence[Segment], capacity: float | None, width: int) -> Text:
+def bar(segments: Sequence[Segment], capacity: float | None, width: int) -> Line:
     """A stacked bar whose parts read by letter as well as by colour; ``|`` marks the capacity, dots what is free.
 
     Args:
@@ -60,79 +70,145 @@ def bar(segments: Sequence[Segment], capacity: float | None, width: int) -> Text
         width: characters.
 
     Returns:
-        Text of exactly ``width`` characters.
+        A line of exactly ``width`` characters, empty where there is nothing to show.
     """
     total = sum(s.bytes for s in segments)
     full = max(total, capacity or 0.0)
     if full <= 0:
-        return Text("")
+        return []
     cells = width - (1 if capacity else 0)
-    text = Text()
-    done, at = 0.0, 0
+    marks: list[Span] = []
+    done = 0.0
     for segment in segments:
         done += segment.bytes
-        end = round(cells * done / full)
-        text.append(segment.letter * (end - at), style=f"black on {segment.colour}")
-        at = end
-    text.append("." * (cells - at), style=QUIET)
+        marks += [Span(segment.letter, f"black on {segment.colour}")] * (round(cells * done / full) - len(marks))
+    marks += [Span(".", QUIET)] * (cells - len(marks))
     if capacity:
-        edge = round(cells * capacity / full)
-        text = text[:edge] + Text("|", style=STRONG) + text[edge:]
-    return text
+        marks.insert(round(cells * capacity / full), Span("|", STRONG))
+    return marks
 
 
-def legend(segments: Sequence[Segment], scale: Scale) -> Text:
-    """Letters, names and sizes of a bar."""
-    text = Text()
-    for i, s in enumerate(segments):
-        text.append("  " if i else "")
-        text.append(s.letter, style=f"black on {s.colour}")
-        text.append(f" {s.name} {scale.of(s.bytes)}".replace(" ", "\u00a0"))
-    return text
+def legend(segments: Sequence[Segment], scale: Scale, width: int, *, capacity: float | None = None) -> list[Line]:
+    """Letters, names and sizes of a bar, on as many lines as they need."""
+    lines: list[Line] = [[]]
+    used = 0
+    marks = [(Span(s.letter, f"black on {s.colour}"), f" {s.name} {scale.of(s.bytes)}") for s in segments]
+    if capacity:
+        marks.append((Span("|", STRONG), f" usable {scale.of(capacity)}"))
+    for letter, words in marks:
+        if used and used + GAP + 1 + len(words) > width:
+            lines.append([])
+            used = 0
+        blank = " " * (GAP if used else 0)
+        lines[-1] += [Span(blank), letter, Span(words)]
+        used += len(blank) + 1 + len(words)
+    return lines
 
 
-def grid(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str | Text]], *, header: bool = True, gap: int = 2) -> Table:
-    """A table without lines.
+def grid(
+    columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[Cell]], width: int, *, header: bool = True
+) -> list[list[Line]]:
+    """A table without rules; columns that do not fit are left out from the right, the first always stays.
 
     Args:
-        columns: heading and justification (``left``, ``right``, ``fill`` for the one that wraps) of each.
+        columns: heading and manner of each: ``left``, ``right``, or ``fill`` for those that share the rest and wrap.
         rows: cells.
+        width: characters.
         header: show the headings.
-        gap: blanks between columns.
+
+    Returns:
+        The lines of each row, the headings first.
     """
-    table = Table(box=None, show_header=header, pad_edge=False, padding=(0, gap, 0, 0), header_style=QUIET, collapse_padding=True)
-    for heading, how in columns:
-        table.add_column(heading, justify="right" if how == "right" else "left", no_wrap=how != "fill", overflow="fold")
-    for row in rows:
-        table.add_row(*[cell if isinstance(cell, Text) else Text(cell) for cell in row])
-    return table
+    cells = [[cell if isinstance(cell, Span) else Span(cell) for cell in row] for row in rows]
+    if header:
+        cells = [[Span(heading, QUIET) for heading, _ in columns], *cells]
+    widths = _widths([how for _, how in columns], cells, width)
+    return [_row(row, columns, widths) for row in cells]
+
+
+def _row(row: Sequence[Span], columns: Sequence[tuple[str, str]], widths: Sequence[int]) -> list[Line]:
+    wrapped = [_wrap(cell.text, w) for cell, w in zip(row, widths, strict=False)]
+    lines: list[Line] = []
+    for number in range(max(len(parts) for parts in wrapped)):
+        line: Line = []
+        for cell, parts, w, (_, how) in zip(row, wrapped, widths, columns, strict=False):
+            part = parts[number] if number < len(parts) else ""
+            line += [Span(part.rjust(w) if how == "right" else part.ljust(w), cell.style), Span(" " * GAP)]
+        lines.append(line)
+    return lines
+
+
+def _widths(manners: Sequence[str], cells: Sequence[Sequence[Span]], width: int) -> list[int]:
+    """Width of each column that fits; wrapping columns share what the others leave."""
+    natural = [max((len(row[i].text) for row in cells), default=0) for i in range(len(manners))]
+    while len(natural) > 1:
+        least = sum(min(n, LEAST_FILL) if how == "fill" else n for n, how in zip(natural, manners, strict=False))
+        if least + GAP * (len(natural) - 1) <= width:
+            break
+        natural.pop()
+    rest = width - GAP * (len(natural) - 1) - sum(n for n, how in zip(natural, manners, strict=False) if how != "fill")
+    fills = sorted((n, i) for i, n in enumerate(natural) if manners[i] == "fill")
+    for left, (n, i) in zip(range(len(fills), 0, -1), fills, strict=True):
+        natural[i] = max(1, min(n, rest // left))
+        rest -= natural[i]
+    return natural
+
+
+def _wrap(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, break_on_hyphens=False) if len(text) > width else [text]
 
 
 class Screen:
-    """Collects blocks and writes them at once, with colour on a terminal only."""
+    """Collects lines and gives them at once, with colour on a terminal only."""
 
     def __init__(self, *, colour: bool | None = None, width: int | None = None) -> None:
         found = width or shutil.get_terminal_size((80, 24)).columns
         self.width = max(NARROWEST, min(WIDEST, found))
         terminal = sys.stdout.isatty() if colour is None else colour
-        plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
-        self.file = io.StringIO()
-        self.console = Console(
-            file=self.file, width=self.width, force_terminal=terminal and not plain, no_color=plain or not terminal,
-            highlight=False, markup=False, emoji=False, legacy_windows=False,
-        )
+        self.colour = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        self.lines: list[Line] = []
 
-    def add(self, block: RenderableType, *, indent: int = 0) -> None:
-        """Add a block below the last one."""
-        self.console.print(Padding(block, (0, 0, 0, indent)) if indent else block)
+    def add(self, *lines: Line) -> None:
+        """Add lines as they are."""
+        self.lines += lines
+
+    def say(self, text: str, style: str = "", *, hang: int = 0) -> None:
+        """Add a paragraph, wrapped; later lines hang in by some blanks. A no-break space keeps words together."""
+        parts = textwrap.wrap(text, self.width, subsequent_indent=" " * hang, break_on_hyphens=False) or [""]
+        self.add(*([Span(part, style)] for part in parts))
+
+    def table(self, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[Cell]], *, header: bool = True) -> None:
+        """Add a table as wide as the screen."""
+        self.add(*(line for row in grid(columns, rows, self.width, header=header) for line in row))
 
     def head(self, text: str, note: str = "") -> None:
         """A heading after a blank line."""
-        line = Text(f"\n{text}", style=HEAD)
-        if note:
-            line.append(f"  {note}", style="not bold dim")
-        self.console.print(line)
+        self.add([], [Span(text, HEAD), Span(f"  {note}" if note else "", QUIET)])
 
     def text(self) -> str:
         """Everything so far, without blanks at line ends."""
-        return "\n".join(line.rstrip() for line in self.file.getvalue().replace("\u00a0", " ").splitlines()) + "\n"
+        lines = [_trimmed(line) for line in self.lines]
+        if self.colour:
+            return _coloured(lines, self.width)
+        return "".join("".join(span.text for span in line) + "\n" for line in lines)
+
+
+def _trimmed(line: Line) -> Line:
+    """The line with plain blanks for no-break ones, and none at its end."""
+    spans = [Span(span.text.replace("\u00a0", " "), span.style) for span in line]
+    while spans and not spans[-1].text.rstrip():
+        spans.pop()
+    return [*spans[:-1], Span(spans[-1].text.rstrip(), spans[-1].style)] if spans else []
+
+
+def _coloured(lines: Iterable[Line], width: int) -> str:
+    import io
+
+    from rich.console import Console
+    from rich.text import Text
+
+    file = io.StringIO()
+    console = Console(file=file, width=width, force_terminal=True, highlight=False, markup=False, emoji=False)
+    for line in lines:
+        console.print(Text.assemble(*((span.text, span.style) for span in line)), soft_wrap=True)
+    return file.getvalue()

@@ -1,72 +1,24 @@
-"""From the options a person gave to one fully resolved layout: what follows from what, what is a default, what contradicts."""
+"""From the options a person gave to one resolved layout: what follows, what is a default, what contradicts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import gcd, inf
-from typing import Annotated, Any, Literal
+from math import gcd
+from typing import Any, Literal, NamedTuple
 
-import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
-
-from dscalc.codes import ATTENTIONS, CP_COMMS, RECOMPUTES, SCHEDULES
 from dscalc.errors import InputError
-from dscalc.records import Array, Books, Layouts
-from dscalc.specs.options import LARGEST
+from dscalc.specs.layout_spec import LayoutSpec, lower
 
-Whole = Annotated[int, Field(ge=1, le=LARGEST)]
+__all__ = ["LayoutSpec", "Resolved", "lower", "resolve"]
+
 Mark = Literal["given", "derived", "default"]
 
 LONGEST_DEFAULT = 4096  # tokens of a sequence where nothing says otherwise
 DEGREES = ("tp", "pp", "cp")  # with dp they multiply to the GPUs of the job
 
 
-class LayoutSpec(BaseModel):
-    """One layout with every value decided. Names are those of the options; units: ranks, sequences, tokens, layers."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    gpus: Whole
-    dp: Whole
-    dp_replicate: Whole
-    dp_shard: Whole
-    tp: Whole
-    pp: Whole
-    vpp: Whole
-    cp: Whole
-    ep: Whole
-    etp: Whole
-    zero: Annotated[int, Field(ge=0, le=3)]
-    schedule: str
-    sequence_parallel: bool
-    cp_comm: str
-    reshard: bool
-    no_sync: bool
-    seq_len: Whole
-    micro_batch: Whole
-    grad_accum: Whole
-    global_batch: Annotated[int, Field(ge=1, le=LARGEST * LARGEST * LARGEST)]
-    tokens_per_rank: Annotated[int, Field(ge=1, le=LARGEST * LARGEST * LARGEST)]
-    recompute: str
-    recompute_layers: Whole | None
-    precision: str
-    stack: str
-    recipe: str
-    optimizer: str
-    attention: str
-    loss: str
-    capacity_factor: Annotated[float, Field(gt=0, le=LARGEST, allow_inf_nan=False)]
-    offload: tuple[str, ...]
-    optimizer_in_backward: bool
-
-    def lower(self, books: Books) -> Layouts:
-        """This layout as columns of length one."""
-        return lower([self], books)
-
-
-@dataclass(frozen=True, slots=True)
-class Resolved:
+class Resolved(NamedTuple):
     """A layout with the origin of each value; ``why`` explains the values that nobody typed."""
 
     spec: LayoutSpec
@@ -124,7 +76,9 @@ def resolve(
     Raises:
         InputError: options that contradict each other; names them and what would be right.
     """
-    sheet = _Sheet({name: value for name, value in given.items() if name in LayoutSpec.model_fields or name in _INDIRECT})
+    sheet = _Sheet(
+        {name: value for name, value in given.items() if name in LayoutSpec.model_fields or name in _INDIRECT}
+    )
     _framework(sheet, dict(stack_defaults or {}), default_stack)
     _degrees(sheet, gpus_per_node)
     _batch(sheet, longest)
@@ -141,9 +95,15 @@ def _framework(sheet: _Sheet, defaults: dict[str, Any], stack: str) -> None:
     """What a stack sets; the more specific option wins."""
     sheet.take("stack", stack, "the plain books of the ZeRO paper, not one framework's")
     for name, fallback in (
-        ("precision", "bf16"), ("recipe", ""), ("optimizer", "adamw"), ("attention", "flash"), ("loss", ""),
+        ("precision", "bf16"),
+        ("recipe", ""),
+        ("optimizer", "adamw"),
+        ("attention", "flash"),
+        ("loss", ""),
     ):
-        sheet.take(name, defaults.get(name, fallback), f"set by --stack {sheet.values['stack']}" if name in defaults else "")
+        sheet.take(
+            name, defaults.get(name, fallback), f"set by --stack {sheet.values['stack']}" if name in defaults else ""
+        )
     sheet.values["_stack"] = defaults
 
 
@@ -161,17 +121,22 @@ def _degrees(sheet: _Sheet, gpus_per_node: int | None) -> None:
         if gpus % model_parallel:
             below, above = gpus // model_parallel * model_parallel, -(-gpus // model_parallel) * model_parallel
             right = f"{above}" if not below else f"{below} or {above}"
-            raise InputError(f"{product} = {model_parallel} does not divide {said} {gpus}; {right} GPUs would do", where=said)
+            raise InputError(
+                f"{product} = {model_parallel} does not divide {said} {gpus}; {right} GPUs would do", where=said
+            )
         dp = sheet.put("dp", gpus // model_parallel, "derived", "gpus / (tp x pp x cp)")
     elif shard or replicate:
-        dp = sheet.put("dp", shard or replicate, "derived", f"{'dp_shard' if shard else 'dp_replicate'}, without other replicas")
+        dp = sheet.put(
+            "dp", shard or replicate, "derived", f"{'dp_shard' if shard else 'dp_replicate'}, without other replicas"
+        )
     elif sheet.has("global_batch", "micro_batch", "grad_accum"):
         rows = sheet.given["micro_batch"] * sheet.given["grad_accum"]
         whole = sheet.given["global_batch"]
         if whole % rows:
             raise InputError(
-                f"--micro-batch {sheet.given['micro_batch']} x --grad-accum {sheet.given['grad_accum']} = {rows} does not divide "
-                f"--global-batch {whole}", where="--global-batch",
+                f"--micro-batch {sheet.given['micro_batch']} x --grad-accum {sheet.given['grad_accum']} = {rows} "
+                f"does not divide --global-batch {whole}",
+                where="--global-batch",
             )
         dp = sheet.put("dp", whole // rows, "derived", "global_batch / (micro_batch x grad_accum)")
     else:
@@ -183,10 +148,16 @@ def _degrees(sheet: _Sheet, gpus_per_node: int | None) -> None:
         right = f"--dp {int(needed)}" if needed == int(needed) else "another degree"
         raise InputError(
             f"{product} x --dp {dp} = {dp * model_parallel} GPUs, but {said} is {gpus}; "
-            f"--gpus {dp * model_parallel} or {right} would agree", where="--dp",
+            f"--gpus {dp * model_parallel} or {right} would agree",
+            where="--dp",
         )
     if gpus:
-        sheet.put("gpus", gpus, "given" if said == "--gpus" else "derived", "" if said == "--gpus" else "nodes x gpus_per_node")
+        sheet.put(
+            "gpus",
+            gpus,
+            "given" if said == "--gpus" else "derived",
+            "" if said == "--gpus" else "nodes x gpus_per_node",
+        )
     else:
         sheet.put("gpus", dp * model_parallel, "derived", "tp x pp x cp x dp")
     _replicas(sheet, dp, replicate, shard)
@@ -199,17 +170,23 @@ def _given_gpus(sheet: _Sheet, gpus_per_node: int | None) -> tuple[int | None, s
         return gpus, "--gpus"
     inside = sheet.given.get("gpus_per_node") or gpus_per_node
     if not inside:
-        raise InputError("does not say how many GPUs a node has; add --gpus-per-node 8 or a --gpu or --cluster", where="--nodes")
+        raise InputError(
+            "does not say how many GPUs a node has; add --gpus-per-node 8 or a --gpu or --cluster", where="--nodes"
+        )
     if gpus is None:
         return nodes * inside, f"--nodes {nodes} x --gpus-per-node {inside} ="
     if gpus != nodes * inside:
-        raise InputError(f"--nodes {nodes} x --gpus-per-node {inside} = {nodes * inside}, but --gpus is {gpus}", where="--nodes")
+        raise InputError(
+            f"--nodes {nodes} x --gpus-per-node {inside} = {nodes * inside}, but --gpus is {gpus}", where="--nodes"
+        )
     return gpus, "--gpus"
 
 
 def _replicas(sheet: _Sheet, dp: int, replicate: int | None, shard: int | None) -> None:
     if replicate and shard and replicate * shard != dp:
-        raise InputError(f"--dp-replicate {replicate} x --dp-shard {shard} = {replicate * shard}, but dp is {dp}", where="--dp-shard")
+        raise InputError(
+            f"--dp-replicate {replicate} x --dp-shard {shard} = {replicate * shard}, but dp is {dp}", where="--dp-shard"
+        )
     for name, value in (("dp_replicate", replicate), ("dp_shard", shard)):
         if value and dp % value:
             raise InputError(f"{value} does not divide dp = {dp}", where="--" + name.replace("_", "-"))
@@ -233,7 +210,8 @@ def _batch(sheet: _Sheet, longest: int | None) -> None:
     if micro and accum:
         if rank is not None and micro * accum != rank[0]:
             raise InputError(
-                f"--micro-batch {micro} x --grad-accum {accum} = {micro * accum} sequences a rank, but {rank[1]} = {rank[0]}",
+                f"--micro-batch {micro} x --grad-accum {accum} = {micro * accum} sequences a rank, "
+                f"but {rank[1]} = {rank[0]}",
                 where="--grad-accum",
             )
         sheet.put("micro_batch", micro, "given")
@@ -243,13 +221,17 @@ def _batch(sheet: _Sheet, longest: int | None) -> None:
         known, other = ("grad_accum", "micro_batch") if accum else ("micro_batch", "grad_accum")
         each = accum or micro or 1
         if sequences % each:
-            raise InputError(f"{each} does not divide {said} = {sequences} sequences a rank", where="--" + known.replace("_", "-"))
+            raise InputError(
+                f"{each} does not divide {said} = {sequences} sequences a rank", where="--" + known.replace("_", "-")
+            )
         sheet.put(known, each, "given" if accum or micro else "default")
         sheet.put(other, sequences // each, "derived", f"{said} / {known}")
     else:
         pp = sheet.values["pp"]
         sheet.take("micro_batch", 1)
-        sheet.take("grad_accum", pp, "as many micro-batches as pipeline stages, so that the pipeline fills" if pp > 1 else "")
+        sheet.take(
+            "grad_accum", pp, "as many micro-batches as pipeline stages, so that the pipeline fills" if pp > 1 else ""
+        )
     each, times = sheet.values["micro_batch"], sheet.values["grad_accum"]
     for name, value, why in (
         ("global_batch", each * times * dp, "micro_batch x grad_accum x dp"),
@@ -266,15 +248,22 @@ def _sequences_of_a_rank(sheet: _Sheet, dp: int, seq: int) -> tuple[int, str] | 
         if whole % dp:
             below, above = whole // dp * dp, -(-whole // dp) * dp
             right = f"{above}" if not below else f"{below} or {above}"
-            raise InputError(f"{whole} sequences cannot be shared by dp = {dp} ranks; {right} would do", where="--global-batch")
+            raise InputError(
+                f"{whole} sequences cannot be shared by dp = {dp} ranks; {right} would do", where="--global-batch"
+            )
         found = (whole // dp, f"--global-batch {whole} / dp {dp}")
     if "tokens_per_rank" in sheet.given:
         tokens = sheet.given["tokens_per_rank"]
         if tokens % seq:
             right = max(1, tokens // seq) * seq
-            raise InputError(f"{tokens} is not a whole number of sequences of {seq} tokens; {right} would do", where="--tokens-per-rank")
+            raise InputError(
+                f"{tokens} is not a whole number of sequences of {seq} tokens; {right} would do",
+                where="--tokens-per-rank",
+            )
         if found and found[0] != tokens // seq:
-            raise InputError(f"{tokens} tokens are {tokens // seq} sequences, but {found[1]} = {found[0]}", where="--tokens-per-rank")
+            raise InputError(
+                f"{tokens} tokens are {tokens // seq} sequences, but {found[1]} = {found[0]}", where="--tokens-per-rank"
+            )
         found = found or (tokens // seq, f"--tokens-per-rank {tokens} / seq_len {seq}")
     return found
 
@@ -289,10 +278,13 @@ def _ranks(sheet: _Sheet, given: Mapping[str, Any]) -> None:
         sheet.take("zero", stack.get("zero", 0), by_stack if "zero" in stack else "")
     tp, vpp = sheet.values["tp"], sheet.take("vpp", 1)
     sheet.take(
-        "sequence_parallel", bool(stack.get("sequence_parallel", True)) and tp > 1,
+        "sequence_parallel",
+        bool(stack.get("sequence_parallel", True)) and tp > 1,
         (by_stack if "sequence_parallel" in stack else "on with tensor parallelism") if tp > 1 else "",
     )
-    sheet.take("schedule", "interleaved" if vpp > 1 else stack.get("schedule", "1f1b"), "vpp above 1" if vpp > 1 else "")
+    sheet.take(
+        "schedule", "interleaved" if vpp > 1 else stack.get("schedule", "1f1b"), "vpp above 1" if vpp > 1 else ""
+    )
     for name, fallback in (("cp_comm", "ring"), ("reshard", True), ("no_sync", False)):
         sheet.take(name, stack.get(name, fallback), by_stack if name in stack else "")
 
@@ -320,58 +312,3 @@ def _kernels(sheet: _Sheet) -> None:
     if offload == ("none",):
         sheet.values["offload"] = ()
     sheet.take("optimizer_in_backward", False)
-
-
-def _code(words: Sequence[str], specs: Sequence[LayoutSpec], name: str) -> Any:
-    return np.array([words.index(getattr(spec, name)) for spec in specs], dtype=np.intp)
-
-
-def lower(specs: Sequence[LayoutSpec], books: Books) -> Layouts:
-    """Layouts as columns, one row each.
-
-    Args:
-        specs: resolved layouts, at least one.
-        books: the code books that recipe, optimizer, loss and stack names index.
-
-    Returns:
-        Columns of shape (len(specs),).
-
-    Raises:
-        InputError: a name that the books do not hold.
-    """
-
-    def column(name: str) -> Array:
-        return np.array([float(getattr(spec, name)) for spec in specs], dtype=np.float64)
-
-    def offloads(what: str) -> Array:
-        return np.array([float(what in spec.offload) for spec in specs], dtype=np.float64)
-
-    for name, known in _book_names(books).items():
-        missing = next((getattr(s, name) for s in specs if getattr(s, name) not in known), None)
-        if missing is not None:
-            raise InputError(f"{missing!r} is not among {', '.join(known)}", where="--" + name)
-    same = ("dp", "dp_replicate", "tp", "pp", "vpp", "cp", "ep", "etp", "zero", "sequence_parallel", "micro_batch", "seq_len")
-    same += ("capacity_factor", "reshard", "no_sync", "optimizer_in_backward")
-    return Layouts(
-        **{name: column(name) for name in same},
-        n_micro=column("grad_accum"),
-        recompute_layers=np.array([inf if s.recompute_layers is None else float(s.recompute_layers) for s in specs]),
-        offload_optimizer=offloads("optimizer"),
-        offload_parameters=offloads("parameters"),
-        offload_activations=offloads("activations"),
-        schedule=_code(SCHEDULES, specs, "schedule"),
-        recompute=_code(RECOMPUTES, specs, "recompute"),
-        attention=_code(ATTENTIONS, specs, "attention"),
-        cp_comm=_code(CP_COMMS, specs, "cp_comm"),
-        **{name: _code(known, specs, name) for name, known in _book_names(books).items()},
-        books=books,
-    )
-
-
-def _book_names(books: Books) -> dict[str, tuple[str, ...]]:
-    return {
-        "recipe": books.recipes.names,
-        "optimizer": books.optimizers.names,
-        "loss": books.losses.names,
-        "stack": books.stacks.names,
-    }

@@ -7,7 +7,8 @@ import tomllib
 from pathlib import Path
 
 from dscalc.errors import DscalcError, InputError
-from dscalc.specs.options import GROUPS, read_word
+from dscalc.specs.option_table import GROUPS
+from dscalc.specs.options import read_word
 
 _MAX_BYTES = 1_000_000  # nobody types more
 

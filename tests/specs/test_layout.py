@@ -53,7 +53,10 @@ def test_what_follows(given: dict[str, Any], name: str, expected: Any, mark: str
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"tp": 4, "pp": 2, "dp": 3, "gpus": 16}, ["--tp 4 x --pp 2 x --cp 1 x --dp 3 = 24 GPUs", "--gpus is 16", "--dp 2"]),
+        (
+            {"tp": 4, "pp": 2, "dp": 3, "gpus": 16},
+            ["--tp 4 x --pp 2 x --cp 1 x --dp 3 = 24 GPUs", "--gpus is 16", "--dp 2"],
+        ),
         ({"tp": 3, "gpus": 16}, ["--tp 3", "15 or 18"]),
         ({"tp": 32, "gpus": 16}, ["32 GPUs would do"]),
         ({"nodes": 4}, ["--nodes", "--gpus-per-node"]),
@@ -62,7 +65,10 @@ def test_what_follows(given: dict[str, Any], name: str, expected: Any, mark: str
         ({"dp": 16, "dp_shard": 4, "dp_replicate": 2}, ["= 8", "dp is 16"]),
         ({"dp": 8, "global_batch": 100}, ["--global-batch", "96 or 104"]),
         ({"dp": 8, "global_batch": 4}, ["8 would do"]),
-        ({"dp": 8, "global_batch": 64, "micro_batch": 2, "grad_accum": 2}, ["--micro-batch 2 x --grad-accum 2 = 4", "= 8"]),
+        (
+            {"dp": 8, "global_batch": 64, "micro_batch": 2, "grad_accum": 2},
+            ["--micro-batch 2 x --grad-accum 2 = 4", "= 8"],
+        ),
         ({"dp": 8, "global_batch": 64, "micro_batch": 3}, ["--micro-batch", "3 does not divide"]),
         ({"global_batch": 64, "micro_batch": 3, "grad_accum": 2}, ["--micro-batch 3 x --grad-accum 2"]),
         ({"seq_len": 2048, "tokens_per_rank": 3000}, ["--tokens-per-rank", "2048 would do"]),
@@ -90,6 +96,10 @@ def test_a_short_model_sets_the_sequence_length() -> None:
 
 
 def test_a_stack_sets_defaults_and_options_win() -> None:
-    found = resolve({"stack": "x", "loss": "eager"}, stack_defaults={"recipe": "fsdp", "loss": "chunked", "zero": 3}, default_stack="x")
+    found = resolve(
+        {"stack": "x", "loss": "eager"},
+        stack_defaults={"recipe": "fsdp", "loss": "chunked", "zero": 3},
+        default_stack="x",
+    )
     assert (found.spec.recipe, found.marks["recipe"], found.why["recipe"]) == ("fsdp", "default", "set by --stack x")
     assert (found.spec.loss, found.spec.zero) == ("eager", 3)
