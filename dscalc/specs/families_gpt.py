@@ -59,6 +59,11 @@ def phi(r: Reader) -> Fields:
     return fields
 
 
+def phi_first(r: Reader) -> Fields:
+    """Phi-1.5 and Phi-2 as first published, with GPT-2's key names."""
+    return biased(r, ffn=4) | {"norms_per_layer": 1, "head_bias": True}
+
+
 def persimmon(r: Reader) -> Fields:
     """Biases everywhere, norms of one query and one key head."""
     fields = biased(r)
@@ -197,6 +202,7 @@ GPT_LIKE: dict[str, Rule] = {
     "codegen": gpt_j,
     "gpt_neox": gpt_neox,
     "phi": phi,
+    "phi-msft": phi_first,
     "persimmon": persimmon,
     "starcoder2": starcoder2,
     "bloom": bloom,

@@ -77,7 +77,7 @@ RENAMED = {
     "qwen3_vl_moe_text": "qwen3_moe",
     "glm4v_text": "glm4",
     "glm4v_moe_text": "glm4_moe",
-    "phi-msft": "phi",
+    "stablelm_epoch": "stablelm",
     "phi4_multimodal": "phi3",
     "phi4mm": "phi3",
     "yi": "llama",

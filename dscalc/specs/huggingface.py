@@ -15,6 +15,7 @@ from dscalc.errors import ConfigError
 from dscalc.specs.config_reader import Reader
 from dscalc.specs.families import LLAMA_LIKE, Fields, Rule, llama
 from dscalc.specs.families_gpt import GPT_LIKE
+from dscalc.specs.families_latent import LATENT
 from dscalc.specs.families_moe import MOE
 from dscalc.specs.family_names import ARCHITECTURES, FLAT_WRAPPERS, RENAMED, TEXT_KEYS, WRAPPERS
 from dscalc.specs.not_modelled import (
@@ -30,7 +31,7 @@ from dscalc.specs.not_modelled import (
 from dscalc.specs.shape import ModelSpec
 from dscalc.specs.vision import vision_parameters
 
-FAMILIES: dict[str, Rule] = {**LLAMA_LIKE, **GPT_LIKE, **MOE}
+FAMILIES: dict[str, Rule] = {**LLAMA_LIKE, **GPT_LIKE, **MOE, **LATENT}
 
 
 @dataclass(frozen=True, slots=True)

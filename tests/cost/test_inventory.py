@@ -235,7 +235,7 @@ def test_active_conventions_of_published_models(shared_data: Path) -> None:
     assert checked >= 70
 
 
-# Active parameters by convention, published or by hand from the published shape: all, without input table, without both.
+# Active parameters by convention, from published shapes: all, without input table, without both.
 ACTIVE = [
     ("DeepSeek-V3", 37_552_297_472, 36_625_618_432, 35_698_939_392),
     ("Mixtral-8x7B", 12_879_925_248, 12_748_853_248, 12_617_781_248),

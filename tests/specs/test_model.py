@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,10 @@ from dscalc.cost.inventory import parameter_counts
 from dscalc.errors import ConfigError, InputError, UnknownNameError
 from dscalc.records import ModelShape
 from dscalc.specs.model import ModelSpec, apply_overrides, from_params, load_model, preset_names, preset_source
+
+
+def one_line(error: InputError) -> None:
+    assert "\n" not in str(error)
 
 
 def count(spec: ModelSpec) -> int:
@@ -194,7 +199,7 @@ def test_any_count_gives_a_legal_shape_and_stands_exactly(params: int) -> None:
 def test_larger_counts_do_not_take_narrower_shapes() -> None:
     """Between known models the rule takes over, so a step back of one known shape is allowed, not more."""
     sizes = [from_params(int(10 ** (3 + i / 20))).hidden for i in range(240)]
-    assert all(later >= 0.7 * earlier for earlier, later in zip(sizes, sizes[1:], strict=False))
+    assert all(later >= 0.7 * earlier for earlier, later in pairwise(sizes))
 
 
 @pytest.mark.parametrize("params", [0, -1, 10**19, 7e9, "7B", True, None])
@@ -313,7 +318,7 @@ def test_any_overrides_give_a_model_or_one_line(given_sizes: dict[str, Any], nam
     try:
         made = apply_overrides(spec, **given_sizes)
     except InputError as error:
-        assert "\n" not in str(error)
+        one_line(error)
         return
     for option, value in given_sizes.items():
         assert made.origin[option] == "given"
