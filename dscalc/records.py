@@ -164,7 +164,8 @@ class StackTable:
     mlp_saved: Array  # ffn-size tensors a gated MLP keeps (3: gate, up, product; 4: also silu(gate))
     rotated_kv_copy: Array  # 1: unrotated and rotated key/value are both kept
     kv_repeat: Array  # 1: key and value are repeated to the number of heads before attention
-    hidden_dropout: Array  # 1: dropout with a byte mask after attention and MLP
+    expert_output_saved: Array  # 1: expert outputs are kept to weight them by the router afterwards
+    hidden_dropout: Array  # 1: dropout with a byte mask after attention and MLP (models without gated MLPs)
     attention_dropout: Array  # 1: unfused attention keeps a mask and the dropped-out probabilities
     scores_bytes: Array  # bytes per attention score kept by unfused attention without dropout
     every_second_matmul: Array  # 1: selective recompute keeps attention and every second matmul output
@@ -177,6 +178,7 @@ class StackTable:
     reshard_in_pipeline: Array  # 1: units are resharded between micro-batches of a pipeline
     bucket_elements: Array  # elements of one communication bucket (ZeRO-1/2/3)
     bucket_count: Array
+    pipeline_copies: Array  # whole hidden tensors that the pipeline engine holds for each micro-batch in flight
     tp_buffers: Array  # persistent full-size gather buffers, in units of 2*s*b*h
     step_temporaries: Array  # bytes per owned parameter of unfused optimizer temporaries
     record_stream: Array  # 1: freed collective inputs stay pending until the GPU has passed them

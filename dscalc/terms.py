@@ -40,15 +40,17 @@ class TermSum:
     The same adds in the same order with and without leaves: totals agree to the bit.
     """
 
-    __slots__ = ("kept", "total")
+    __slots__ = ("final", "kept", "total")
 
     def __init__(self, keep: bool) -> None:
         self.total: Array | None = None
+        self.final: Array | None = None
         self.kept: list[tuple[LeafSpec, Array]] | None = [] if keep else None
 
     def add(self, spec: LeafSpec, array: Array) -> None:
         """Add one leaf."""
         self.total = array if self.total is None else self.total + array
+        self.final = array
         if self.kept is not None:
             self.kept.append((spec, array))
 
@@ -57,6 +59,12 @@ class TermSum:
         if self.total is None:
             raise ValueError("nothing was added")
         return self.total
+
+    def last(self) -> Array:
+        """The leaf added last."""
+        if self.final is None:
+            raise ValueError("nothing was added")
+        return self.final
 
     def fork(self) -> TermSum:
         """A sum that starts from this one (a shared prefix of leaves)."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from dscalc.cost.ledger import COMPONENTS, DIVISORS, FULL, NONE, SELECTIVE, coefficients
 from dscalc.cost.placement import StageKinds
-from dscalc.records import Array, Layouts, ModelShape
+from dscalc.records import Adapters, Array, Layouts, ModelShape
 from dscalc.terms import LeafSpec
 
 SPECS: dict[str, LeafSpec] = {
@@ -17,14 +17,41 @@ SPECS: dict[str, LeafSpec] = {
     ),
     "norms": LeafSpec("activations/norms", "bytes", "k * L_kept * T * norm rows * R", "[Korthikanti2022] section 4.1"),
     "attention": LeafSpec(
-        "activations/attention", "bytes", "k * L_kept * T * (query, key, value, output rows)", "[Korthikanti2022] section 4.1; [Dao2023]; [Ainslie2023]; [DeepSeekV2] section 2.1"
+        "activations/attention",
+        "bytes",
+        "k * L_kept * T * (query, key, value, output rows)",
+        "[Korthikanti2022] section 4.1; [Dao2023]; [Ainslie2023]; [DeepSeekV2] section 2.1",
     ),
-    "scores": LeafSpec("activations/attention_scores", "bytes", "k * L_kept * T * s * a * score bytes / t", "[Korthikanti2022] equation 1"),
-    "dropout": LeafSpec("activations/dropout_masks", "bytes", "k * L_kept * T * 2 h R", "[Korthikanti2022] section 4.1"),
-    "mlp": LeafSpec("activations/mlp", "bytes", "k * (dense L_kept * T * f rows + expert L_kept * T * shared rows) / t", "[Korthikanti2022] section 4.1; [Shazeer2020]"),
-    "router": LeafSpec("activations/router", "bytes", "k * expert L_kept * T * 8 E R", "[Shazeer2017]; [MegatronLM] moe/router.py"),
-    "experts": LeafSpec("activations/experts", "bytes", "k * expert L_kept * T * top_k * capacity * expert rows / t", "[Shazeer2017]; [MegatronLM] moe/token_dispatcher.py"),
-    "statistics": LeafSpec("activations/statistics", "bytes", "k * L_kept * T * (4 norms R + 4 a / t)", "[Dao2023] log-sum-exp; [PyTorch] rms_norm"),
+    "scores": LeafSpec(
+        "activations/attention_scores",
+        "bytes",
+        "k * L_kept * T * s * a * score bytes / t",
+        "[Korthikanti2022] equation 1",
+    ),
+    "dropout": LeafSpec(
+        "activations/dropout_masks", "bytes", "k * L_kept * T * 2 h R", "[Korthikanti2022] section 4.1"
+    ),
+    "mlp": LeafSpec(
+        "activations/mlp",
+        "bytes",
+        "k * (dense L_kept * T * f rows + expert L_kept * T * shared rows) / t",
+        "[Korthikanti2022] section 4.1; [Shazeer2020]",
+    ),
+    "router": LeafSpec(
+        "activations/router", "bytes", "k * expert L_kept * T * 8 E R", "[Shazeer2017]; [MegatronLM] moe/router.py"
+    ),
+    "experts": LeafSpec(
+        "activations/experts",
+        "bytes",
+        "k * expert L_kept * T * top_k * capacity * expert rows / t",
+        "[Shazeer2017]; [MegatronLM] moe/token_dispatcher.py",
+    ),
+    "statistics": LeafSpec(
+        "activations/statistics",
+        "bytes",
+        "k * L_kept * T * (4 norms R + 4 a / t)",
+        "[Dao2023] log-sum-exp; [PyTorch] rms_norm",
+    ),
 }
 DENSE, MOE = "dense", "moe"
 BY_KIND = ("mlp", "router", "experts")  # components that differ between dense layers and layers with experts
@@ -42,12 +69,13 @@ class LayerBytes:
     residual: Array  # 1/t under sequence parallelism, else 1
 
 
-def layer_bytes(shape: ModelShape, layouts: Layouts) -> LayerBytes:
+def layer_bytes(shape: ModelShape, layouts: Layouts, adapters: Adapters | None = None) -> LayerBytes:
     """Bytes one layer keeps, by component.
 
     Args:
         shape [elements, (1,)]: the model.
         layouts [degrees, (n,)]: the layout columns.
+        adapters [rank, (1,)]: low-rank adapters on a frozen base, or None.
 
     Returns:
         Bytes of one layer and micro-batch [bytes, (n,)].
@@ -63,16 +91,23 @@ def layer_bytes(shape: ModelShape, layouts: Layouts) -> LayerBytes:
     residual = np.where(layouts.sequence_parallel > 0.0, by_tp, 1.0)
     routed = layouts.capacity_factor * by_tp
     inverse = dict(
-        zip(DIVISORS, (residual, by_tp, 1.0 / np.minimum(layouts.tp, float(shape.kv_heads)), routed, routed * layouts.etp), strict=True)
+        zip(
+            DIVISORS,
+            (residual, by_tp, 1.0 / np.minimum(layouts.tp, float(shape.kv_heads)), routed, routed * layouts.etp),
+            strict=True,
+        )
     )
     tokens = layouts.seq_len * layouts.micro_batch / layouts.cp
     code = (layouts.stack * 2 + layouts.attention) * 2 + (layouts.recompute == SELECTIVE)
     unique = np.unique(code)
     where = np.searchsorted(unique, code) if unique.size > 1 else np.zeros_like(code)
 
+    trained = None if adapters is None else adapters.targets
+
     def table(kind: str, whole: bool) -> list[tuple[tuple[float, ...], ...]]:
         return [
-            coefficients(shape, stacks, int(u) // 4, NONE if whole else int(u) % 2, int(u) // 2 % 2, kind) for u in unique
+            coefficients(shape, stacks, int(u) // 4, NONE if whole else int(u) % 2, int(u) // 2 % 2, kind, trained)
+            for u in unique
         ]
 
     def component(rows: list[tuple[tuple[float, ...], ...]], name: str) -> Array | None:

@@ -36,9 +36,11 @@ class Case:
     mlp_saved: float
     rotated_kv_copy: bool
     kv_repeat: bool
+    expert_output_saved: bool
     hidden_dropout: bool
     attention_dropout: bool
     scores_bytes: float
+    trained: tuple[str, ...] | None = None  # adapter targets; None where every weight trains
 
     @property
     def norms(self) -> int:
@@ -65,6 +67,7 @@ class Row:
     core: bool = False  # inside the attention core: recomputed by selective recompute
     every_second: bool = False  # kept where selective recompute keeps attention and every second matmul output
     layer_kind: str = "both"  # both | dense | moe
+    input_of: tuple[str, ...] = ()  # linear layers that need it only for their own weight gradient
     selective_only: bool = False  # exists only because selective recompute stores an operation's output
 
 
@@ -93,113 +96,344 @@ ROWS: tuple[Row, ...] = (
     # normalisation: inputs (the first one is the layer input), outputs (the inputs of the next linear layers)
     Row("norm inputs after the first", "norms", "s b h", lambda c: c.shape.hidden * (c.norms - 1), 2, HIDDEN),
     Row(
-        "norm copies of a Python RMSNorm", "norms", "s b h", lambda c: c.shape.hidden * c.norms, 4, HIDDEN,
+        "norm copies of a Python RMSNorm",
+        "norms",
+        "s b h",
+        lambda c: c.shape.hidden * c.norms,
+        4,
+        HIDDEN,
         when=lambda c: c.python_norm,
     ),
-    Row("input of the query, key and value projections", "norms", "s b h", lambda c: c.shape.hidden, 2, HIDDEN),
     Row(
-        "input of the MLP", "norms", "s b h", lambda c: c.shape.hidden, 2, HIDDEN,
+        "input of the query, key and value projections",
+        "norms",
+        "s b h",
+        lambda c: c.shape.hidden,
+        2,
+        HIDDEN,
+        input_of=("q_proj", "k_proj", "v_proj"),
+    ),
+    Row(
+        "input of the MLP",
+        "norms",
+        "s b h",
+        lambda c: c.shape.hidden,
+        2,
+        HIDDEN,
+        input_of=("gate_proj", "up_proj"),
         when=lambda c: c.norms >= 2,
     ),
-    Row("query norm input", "norms", "s b a d_k", _q, 2, TENSOR, when=lambda c: c.shape.q_norm_elements > 0 and _plain(c)),
-    Row("key norm input", "norms", "s b g d_k", _k, 2, KEY_VALUE, when=lambda c: c.shape.k_norm_elements > 0 and _plain(c)),
+    Row(
+        "query norm input",
+        "norms",
+        "s b a d_k",
+        _q,
+        2,
+        TENSOR,
+        when=lambda c: c.shape.q_norm_elements > 0 and _plain(c),
+    ),
+    Row(
+        "key norm input",
+        "norms",
+        "s b g d_k",
+        _k,
+        2,
+        KEY_VALUE,
+        when=lambda c: c.shape.k_norm_elements > 0 and _plain(c),
+    ),
     # attention
     Row("query", "attention", "s b a d_k", _q, 2, TENSOR, every_second=True),
     Row("key", "attention", "s b g d_k", _k, 2, KEY_VALUE, when=lambda c: _plain(c) and not c.kv_repeat),
-    Row("value", "attention", "s b g d_v", _v, 2, KEY_VALUE, when=lambda c: _plain(c) and not c.kv_repeat, every_second=True),
-    Row("key repeated to all heads", "attention", "s b a d_k", _q, 2, TENSOR, when=lambda c: _plain(c) and c.kv_repeat),
-    Row("value repeated to all heads", "attention", "s b a d_v", _out, 2, TENSOR, when=lambda c: _plain(c) and c.kv_repeat),
     Row(
-        "rotated copy of key and value beside the packed projection", "attention", "2 s b g d_k",
-        lambda c: _k(c) + _v(c), 2, KEY_VALUE, when=lambda c: _plain(c) and c.rotated_kv_copy,
+        "value",
+        "attention",
+        "s b g d_v",
+        _v,
+        2,
+        KEY_VALUE,
+        when=lambda c: _plain(c) and not c.kv_repeat,
+        every_second=True,
+    ),
+    Row("key repeated to all heads", "attention", "s b a d_k", _q, 2, TENSOR, when=lambda c: _plain(c) and c.kv_repeat),
+    Row(
+        "value repeated to all heads",
+        "attention",
+        "s b a d_v",
+        _out,
+        2,
+        TENSOR,
+        when=lambda c: _plain(c) and c.kv_repeat,
+    ),
+    Row(
+        "rotated copy of key and value beside the packed projection",
+        "attention",
+        "2 s b g d_k",
+        lambda c: _k(c) + _v(c),
+        2,
+        KEY_VALUE,
+        when=lambda c: _plain(c) and c.rotated_kv_copy,
     ),
     Row("attention output, input of the out projection", "attention", "s b a d_v", _out, 2, TENSOR, every_second=True),
     # multi-head latent attention
     Row(
-        "query latent and its norm output", "attention", "2 s b r_q", lambda c: 2.0 * c.shape.q_lora_rank, 2, HIDDEN,
+        "query latent and its norm output",
+        "attention",
+        "2 s b r_q",
+        lambda c: 2.0 * c.shape.q_lora_rank,
+        2,
+        HIDDEN,
         when=lambda c: c.shape.mla and c.shape.q_lora_rank > 0,
     ),
     Row(
-        "key/value latent, its norm output and the rotary key", "attention", "s b (2 r_kv + d_rope)",
-        lambda c: 2.0 * c.shape.kv_lora_rank + c.shape.rope_head_dim, 2, HIDDEN, when=lambda c: c.shape.mla,
+        "key/value latent, its norm output and the rotary key",
+        "attention",
+        "s b (2 r_kv + d_rope)",
+        lambda c: 2.0 * c.shape.kv_lora_rank + c.shape.rope_head_dim,
+        2,
+        HIDDEN,
+        when=lambda c: c.shape.mla,
     ),
     Row(
-        "key/value up-projection output", "attention", "s b a (d_nope + d_v)",
-        lambda c: c.shape.heads * (c.shape.head_dim - c.shape.rope_head_dim + c.shape.value_head_dim), 2, TENSOR,
-        when=lambda c: c.shape.mla, every_second=True,
+        "key/value up-projection output",
+        "attention",
+        "s b a (d_nope + d_v)",
+        lambda c: c.shape.heads * (c.shape.head_dim - c.shape.rope_head_dim + c.shape.value_head_dim),
+        2,
+        TENSOR,
+        when=lambda c: c.shape.mla,
+        every_second=True,
     ),
     Row("key with its rotary part", "attention", "s b a d_k", _q, 2, TENSOR, when=lambda c: c.shape.mla),
     # attention core without a fused kernel: per token and key
     Row(
-        "softmax output", "scores", "a s s b", lambda c: c.shape.heads, lambda c: c.scores_bytes, TENSOR,
-        when=lambda c: c.unfused, core=True,
+        "softmax output",
+        "scores",
+        "a s s b",
+        lambda c: c.shape.heads,
+        lambda c: c.scores_bytes,
+        TENSOR,
+        when=lambda c: c.unfused,
+        core=True,
     ),
     Row(
-        "softmax dropout mask", "scores", "a s s b", lambda c: c.shape.heads, 1, TENSOR,
-        when=lambda c: c.unfused and c.attention_dropout, core=True,
+        "softmax dropout mask",
+        "scores",
+        "a s s b",
+        lambda c: c.shape.heads,
+        1,
+        TENSOR,
+        when=lambda c: c.unfused and c.attention_dropout,
+        core=True,
     ),
     Row(
-        "dropped-out probabilities", "scores", "a s s b", lambda c: c.shape.heads, 2, TENSOR,
-        when=lambda c: c.unfused and c.attention_dropout, core=True,
+        "dropped-out probabilities",
+        "scores",
+        "a s s b",
+        lambda c: c.shape.heads,
+        2,
+        TENSOR,
+        when=lambda c: c.unfused and c.attention_dropout,
+        core=True,
     ),
     # dropout on the hidden states
-    Row("attention dropout mask", "dropout", "s b h", lambda c: c.shape.hidden, 1, HIDDEN, when=lambda c: c.hidden_dropout),
+    Row(
+        "attention dropout mask",
+        "dropout",
+        "s b h",
+        lambda c: c.shape.hidden,
+        1,
+        HIDDEN,
+        when=lambda c: c.hidden_dropout,
+    ),
     Row("MLP dropout mask", "dropout", "s b h", lambda c: c.shape.hidden, 1, HIDDEN, when=lambda c: c.hidden_dropout),
     # dense MLP
-    Row("activation input (gate)", "mlp", "s b f", lambda c: c.shape.ffn_hidden, 2, TENSOR, layer_kind="dense", every_second=True),
-    Row("up projection output", "mlp", "s b f", lambda c: c.shape.ffn_hidden, 2, TENSOR, layer_kind="dense", when=lambda c: c.shape.gated_mlp),
     Row(
-        "activation of the gate", "mlp", "s b f", lambda c: c.shape.ffn_hidden, 2, TENSOR, layer_kind="dense",
+        "activation input (gate)",
+        "mlp",
+        "s b f",
+        lambda c: c.shape.ffn_hidden,
+        2,
+        TENSOR,
+        layer_kind="dense",
+        every_second=True,
+    ),
+    Row(
+        "up projection output",
+        "mlp",
+        "s b f",
+        lambda c: c.shape.ffn_hidden,
+        2,
+        TENSOR,
+        layer_kind="dense",
+        when=lambda c: c.shape.gated_mlp,
+    ),
+    Row(
+        "activation of the gate",
+        "mlp",
+        "s b f",
+        lambda c: c.shape.ffn_hidden,
+        2,
+        TENSOR,
+        layer_kind="dense",
         when=lambda c: c.shape.gated_mlp and c.mlp_saved >= 4,
     ),
-    Row("input of the down projection", "mlp", "s b f", lambda c: c.shape.ffn_hidden, 2, TENSOR, layer_kind="dense"),
+    Row(
+        "input of the down projection",
+        "mlp",
+        "s b f",
+        lambda c: c.shape.ffn_hidden,
+        2,
+        TENSOR,
+        input_of=("down_proj",),
+        layer_kind="dense",
+    ),
     # mixture of experts
-    Row("router logits and probabilities", "router", "2 s b E", lambda c: 2.0 * c.shape.experts, 4, HIDDEN, layer_kind="moe"),
     Row(
-        "dispatched tokens, input of the experts", "experts", "k s b h", lambda c: c.shape.top_k * c.shape.hidden, 2, GATHERED,
-        layer_kind="moe", 
-    ),
-    Row("expert activation input (gate)", "experts", "k s b f_e", lambda c: c.shape.top_k * c.shape.moe_ffn_hidden, 2, ROUTED, layer_kind="moe", every_second=True),
-    Row(
-        "expert up projection output", "experts", "k s b f_e", lambda c: c.shape.top_k * c.shape.moe_ffn_hidden, 2, ROUTED,
-        layer_kind="moe", when=lambda c: c.shape.gated_mlp,
-    ),
-    Row(
-        "activation of the expert gate", "experts", "k s b f_e", lambda c: c.shape.top_k * c.shape.moe_ffn_hidden, 2, ROUTED,
-        layer_kind="moe", when=lambda c: c.shape.gated_mlp and c.mlp_saved >= 4,
-    ),
-    Row(
-        "input of the expert down projection", "experts", "k s b f_e", lambda c: c.shape.top_k * c.shape.moe_ffn_hidden, 2, ROUTED,
+        "router logits and probabilities",
+        "router",
+        "2 s b E",
+        lambda c: 2.0 * c.shape.experts,
+        4,
+        HIDDEN,
         layer_kind="moe",
     ),
     Row(
-        "expert outputs weighted by the router", "experts", "k s b h", lambda c: c.shape.top_k * c.shape.hidden, 2, ROUTED,
-        layer_kind="moe", every_second=True,
+        "dispatched tokens, input of the experts",
+        "experts",
+        "k s b h",
+        lambda c: c.shape.top_k * c.shape.hidden,
+        2,
+        GATHERED,
+        layer_kind="moe",
     ),
     Row(
-        "shared expert activation input (gate)", "mlp", "s b f_s", lambda c: c.shape.shared_ffn_hidden, 2, TENSOR,
-        layer_kind="moe", every_second=True,
+        "expert activation input (gate)",
+        "experts",
+        "k s b f_e",
+        lambda c: c.shape.top_k * c.shape.moe_ffn_hidden,
+        2,
+        ROUTED,
+        layer_kind="moe",
+        every_second=True,
     ),
     Row(
-        "shared expert up projection output", "mlp", "s b f_s", lambda c: c.shape.shared_ffn_hidden, 2, TENSOR,
-        layer_kind="moe", when=lambda c: c.shape.gated_mlp,
+        "expert up projection output",
+        "experts",
+        "k s b f_e",
+        lambda c: c.shape.top_k * c.shape.moe_ffn_hidden,
+        2,
+        ROUTED,
+        layer_kind="moe",
+        when=lambda c: c.shape.gated_mlp,
     ),
     Row(
-        "activation of the shared expert gate", "mlp", "s b f_s", lambda c: c.shape.shared_ffn_hidden, 2, TENSOR,
-        layer_kind="moe", when=lambda c: c.shape.gated_mlp and c.mlp_saved >= 4,
+        "activation of the expert gate",
+        "experts",
+        "k s b f_e",
+        lambda c: c.shape.top_k * c.shape.moe_ffn_hidden,
+        2,
+        ROUTED,
+        layer_kind="moe",
+        when=lambda c: c.shape.gated_mlp and c.mlp_saved >= 4,
     ),
-    Row("input of the shared expert down projection", "mlp", "s b f_s", lambda c: c.shape.shared_ffn_hidden, 2, TENSOR, layer_kind="moe"),
     Row(
-        "output of the down projection, stored by selective recompute", "mlp", "s b h", lambda c: c.shape.hidden, 2, HIDDEN,
-        layer_kind="dense", every_second=True, selective_only=True,
+        "input of the expert down projection",
+        "experts",
+        "k s b f_e",
+        lambda c: c.shape.top_k * c.shape.moe_ffn_hidden,
+        2,
+        ROUTED,
+        input_of=("down_proj",),
+        layer_kind="moe",
+    ),
+    Row(
+        "expert outputs weighted by the router",
+        "experts",
+        "k s b h",
+        lambda c: c.shape.top_k * c.shape.hidden,
+        2,
+        ROUTED,
+        when=lambda c: c.expert_output_saved,
+        layer_kind="moe",
+        every_second=True,
+    ),
+    Row(
+        "shared expert activation input (gate)",
+        "mlp",
+        "s b f_s",
+        lambda c: c.shape.shared_ffn_hidden,
+        2,
+        TENSOR,
+        layer_kind="moe",
+        every_second=True,
+    ),
+    Row(
+        "shared expert up projection output",
+        "mlp",
+        "s b f_s",
+        lambda c: c.shape.shared_ffn_hidden,
+        2,
+        TENSOR,
+        layer_kind="moe",
+        when=lambda c: c.shape.gated_mlp,
+    ),
+    Row(
+        "activation of the shared expert gate",
+        "mlp",
+        "s b f_s",
+        lambda c: c.shape.shared_ffn_hidden,
+        2,
+        TENSOR,
+        layer_kind="moe",
+        when=lambda c: c.shape.gated_mlp and c.mlp_saved >= 4,
+    ),
+    Row(
+        "input of the shared expert down projection",
+        "mlp",
+        "s b f_s",
+        lambda c: c.shape.shared_ffn_hidden,
+        2,
+        TENSOR,
+        input_of=("down_proj",),
+        layer_kind="moe",
+    ),
+    Row(
+        "output of the down projection, stored by selective recompute",
+        "mlp",
+        "s b h",
+        lambda c: c.shape.hidden,
+        2,
+        HIDDEN,
+        layer_kind="dense",
+        every_second=True,
+        selective_only=True,
     ),
     # statistics: small, left out of the published per-layer formulas
-    Row("inverse root mean square of the norms", "statistics", "s b", lambda c: c.norms, 4, HIDDEN, when=lambda c: not c.python_norm),
-    Row("log-sum-exp of the attention core", "statistics", "s b a", lambda c: c.shape.heads, 4, TENSOR, when=lambda c: not c.unfused, every_second=True),
+    Row(
+        "inverse root mean square of the norms",
+        "statistics",
+        "s b",
+        lambda c: c.norms,
+        4,
+        HIDDEN,
+        when=lambda c: not c.python_norm,
+    ),
+    Row(
+        "log-sum-exp of the attention core",
+        "statistics",
+        "s b a",
+        lambda c: c.shape.heads,
+        4,
+        TENSOR,
+        when=lambda c: not c.unfused,
+        every_second=True,
+    ),
 )
 
 
-def case_of(shape: ModelShape, stacks: StackTable, stack: int, attention: int) -> Case:
+def case_of(
+    shape: ModelShape, stacks: StackTable, stack: int, attention: int, trained: tuple[str, ...] | None = None
+) -> Case:
     """The features that select ledger rows.
 
     Args:
@@ -207,6 +441,7 @@ def case_of(shape: ModelShape, stacks: StackTable, stack: int, attention: int) -
         stacks [flags, (codes,)]: the stack table.
         stack [code, (1,)]: which stack.
         attention [code, (1,)]: 0 flash, 1 unfused.
+        trained [names, (1,)]: adapter targets on a frozen base, None where every weight trains.
 
     Returns:
         The case.
@@ -215,7 +450,7 @@ def case_of(shape: ModelShape, stacks: StackTable, stack: int, attention: int) -
         nothing.
 
     References:
-        [Korthikanti2022] section 4.
+        [Korthikanti2022] section 4; gated families train without dropout [Touvron2023].
     """
     return Case(
         shape=shape,
@@ -224,9 +459,11 @@ def case_of(shape: ModelShape, stacks: StackTable, stack: int, attention: int) -
         mlp_saved=float(stacks.mlp_saved[stack]),
         rotated_kv_copy=bool(stacks.rotated_kv_copy[stack]),
         kv_repeat=bool(stacks.kv_repeat[stack]),
-        hidden_dropout=bool(stacks.hidden_dropout[stack]),
-        attention_dropout=bool(stacks.attention_dropout[stack]),
+        expert_output_saved=bool(stacks.expert_output_saved[stack]),
+        hidden_dropout=bool(stacks.hidden_dropout[stack]) and not shape.gated_mlp,
+        attention_dropout=bool(stacks.attention_dropout[stack]) and not shape.gated_mlp,
         scores_bytes=float(stacks.scores_bytes[stack]),
+        trained=trained,
     )
 
 
@@ -234,7 +471,8 @@ def kept_rows(case: Case, recompute: int, every_second_matmul: bool, layer_kind:
     """Rows that one layer keeps for backward.
 
     ``selective`` drops the attention core ([Korthikanti2022]), or, where a stack chooses operations, keeps the layer input,
-    attention and every second matrix product ([torchtitan]). ``full`` keeps the layer input alone.
+    attention and every second matrix product ([torchtitan]). ``full`` keeps the layer input alone. A frozen linear layer needs its
+    input only where an adapter on it trains ([Hu2022]).
 
     Args:
         case [flags, (1,)]: what decides which rows apply.
@@ -252,7 +490,14 @@ def kept_rows(case: Case, recompute: int, every_second_matmul: bool, layer_kind:
         [Korthikanti2022] sections 4-5, [torchtitan] activation checkpointing.
     """
     chosen = recompute == SELECTIVE and every_second_matmul
-    rows = [r for r in ROWS if r.layer_kind in ("both", layer_kind) and r.when(case) and (chosen or not r.selective_only)]
+    rows = [
+        r
+        for r in ROWS
+        if r.layer_kind in ("both", layer_kind)
+        and r.when(case)
+        and (chosen or not r.selective_only)
+        and (case.trained is None or not r.input_of or any(name in case.trained for name in r.input_of))
+    ]
     if recompute == FULL:
         return [r for r in rows if r.component == "checkpoint"]
     if chosen:
@@ -284,7 +529,13 @@ def row_bytes(row: Row, case: Case) -> float:
 
 @lru_cache(maxsize=8192)
 def coefficients(
-    shape: ModelShape, stacks: StackTable, stack: int, recompute: int, attention: int, layer_kind: str
+    shape: ModelShape,
+    stacks: StackTable,
+    stack: int,
+    recompute: int,
+    attention: int,
+    layer_kind: str,
+    trained: tuple[str, ...] | None = None,
 ) -> tuple[tuple[float, ...], ...]:
     """Bytes per token of one layer, summed from the rows: component by divisor.
 
@@ -295,6 +546,7 @@ def coefficients(
         recompute [code, (1,)]: 0 none, 1 selective, 2 full.
         attention [code, (1,)]: 0 flash, 1 unfused.
         layer_kind [name, (1,)]: ``dense`` or ``moe``.
+        trained [names, (1,)]: adapter targets on a frozen base, None where every weight trains.
 
     Returns:
         ``coefficients[component][divisor]`` [bytes/token].
@@ -305,7 +557,7 @@ def coefficients(
     References:
         [Korthikanti2022] section 4.
     """
-    case = case_of(shape, stacks, stack, attention)
+    case = case_of(shape, stacks, stack, attention, trained)
     table = [[0.0] * len(DIVISORS) for _ in COMPONENTS]
     for row in kept_rows(case, recompute, bool(stacks.every_second_matmul[stack]), layer_kind):
         table[COMPONENTS.index(row.component)][DIVISORS.index(row.divisor)] += row_bytes(row, case)

@@ -28,14 +28,18 @@ class StageRow:
     index: Array
     moment: Array
     bytes: Array
+    allocated_bytes: Array
+    reserved_bytes: Array
+    device_bytes: Array
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
     """Memory of one GPU at its peak; arrays of shape (n,) in bytes unless said otherwise.
 
-    ``total_bytes`` is the left-to-right sum of ``terms``: what the GPU must hold. ``allocated`` leaves out context and
-    communicators, ``reserved`` adds what the caching allocator keeps besides, ``device`` is reserved + context + communicators.
+    ``total_bytes`` is the left-to-right sum of ``terms``: what the GPU must hold. ``allocated`` leaves out context,
+    communicators and the allocator's slack; ``reserved`` is allocated, slack and what the allocator keeps for other moments;
+    ``device`` is reserved + context + communicators.
     """
 
     total_bytes: Array
@@ -44,7 +48,9 @@ class Memory:
     allocated_bytes: Array
     reserved_bytes: Array
     device_bytes: Array
-    pending_bytes: Array  # freed collective buffers that still wait for the GPU, part of reserved when the host runs ahead
+    pending_bytes: (
+        Array  # freed collective buffers that still wait for the GPU, part of reserved when the host runs ahead
+    )
     low_bytes: Array
     high_bytes: Array
     usable_bytes: Array
@@ -90,10 +96,11 @@ def memory(
     base = rank_parameters(shape, part_sums(shape), layouts, kinds)
     trained = base if adapters is None else rank_parameters(shape, adapter_sums(shape, adapters), layouts, kinds)
     flying = in_flight(layouts, kinds.index)
-    layer = activations.layer_bytes(shape, layouts)
+    layer = activations.layer_bytes(shape, layouts, adapters)
     held_state = state.state(shape, layouts, derived, base, trained, adapters, flying)
-    passing = transient.transients(shape, layouts, derived, base, trained, layer, kinds)
-    sums = _moment_sums(shape, layouts, kinds, flying, layer, held_state, passing, keep_terms)
+    passing = transient.transients(shape, layouts, derived, base, trained, layer, kinds, flying)
+    slack = layouts.books.stacks.slack_fraction[layouts.stack]
+    sums = _moment_sums(shape, layouts, kinds, flying, layer, held_state, passing, slack, keep_terms)
 
     best, code = _fullest(sums.moments)
     count = kinds.index.shape[0]
@@ -106,7 +113,9 @@ def memory(
 
     peak = StageKinds(*(pick(getattr(kinds, field)) for field in kinds.__dataclass_fields__))
     peak_flying = pick(flying)
-    held = np.where(moment == STEP_MOMENT, 0.0, np.where(moment == FIRST_MOMENT, np.maximum(peak_flying - 1.0, 0.0), peak_flying))
+    held = np.where(
+        moment == STEP_MOMENT, 0.0, np.where(moment == FIRST_MOMENT, np.maximum(peak_flying - 1.0, 0.0), peak_flying)
+    )
     kept_layers = peak.layers - activations.full_recompute_layers(layouts, peak)
     activation_bytes = np.where(moment == FORWARD_MOMENT, pick(passing.logits), 0.0)
     for _, array in activations.saved(shape, layer, layouts, peak, kept_layers, held):
@@ -114,13 +123,19 @@ def memory(
     gradients = np.where(moment <= LAST_MOMENT, pick(held_state.forward_gradients), pick(held_state.full_gradients))
     gradients = np.where(moment == STEP_MOMENT, pick(held_state.step_gradients), gradients)
 
-    stacks, error = layouts.books.stacks, layouts.books.constants.error_fraction
-    allocated = best - passing.context
-    pending = pending_buffers(shape, layouts, layer) + 0.0 * best
+    error = layouts.books.constants.error_fraction
+    slack_bytes = pick(sums.moments[0].sum() * 0.0)
+    for number, terms in enumerate(sums.moments):
+        slack_bytes = np.where(moment == number, pick(terms.last()), slack_bytes)
+    allocated = best - passing.context - slack_bytes
+    pending = pending_buffers(shape, layouts, hardware, layer, flying)
+    fresh = (
+        held_state.step[0][1] + held_state.step[1][1]
+    )  # flat copies need contiguous blocks that freed tensors do not leave
     usable = hardware.usable_bytes + 0.0 * best
-    reserved = allocated * (1.0 + stacks.slack_fraction[layouts.stack])
     room = usable - passing.context
-    reserved = np.where(np.isnan(usable), reserved, np.maximum(np.minimum(reserved, room), allocated))
+    kept = np.where(moment == STEP_MOMENT, 0.0, pick(fresh)) + pick(pending)
+    reserved = reserved_bytes(best - passing.context, kept, room)
     at_loss = (moment == FORWARD_MOMENT) & (peak.has_head > 0.0)
     return Memory(
         total_bytes=best,
@@ -129,7 +144,7 @@ def memory(
         allocated_bytes=allocated,
         reserved_bytes=reserved,
         device_bytes=reserved + passing.context,
-        pending_bytes=pending,
+        pending_bytes=pick(pending),
         low_bytes=best * (1.0 - error),
         high_bytes=best * (1.0 + error),
         usable_bytes=usable,
@@ -139,26 +154,57 @@ def memory(
         peak_moment=np.where(at_loss, LOSS, np.where(moment == FORWARD_MOMENT, FORWARD_END, moment + 1)),
         in_flight=peak_flying,
         held_parameters=pick(held_state.held),
-        stages=_stage_rows(sums.moments, kinds, n) if keep_terms else (),
-        terms=_peak_terms(sums.moments, moment, pick, n, _symbols(shape, layouts, derived, layer, held_state, peak, peak_flying, pick))
+        stages=_stage_rows(sums.moments, kinds, n, fresh, pending, passing.context, room) if keep_terms else (),
+        terms=_peak_terms(
+            sums.moments, moment, pick, n, _symbols(shape, layouts, derived, layer, held_state, peak, peak_flying, pick)
+        )
         if keep_terms
         else (),
     )
 
 
-def pending_buffers(shape: ModelShape, layouts: Layouts, layer: activations.LayerBytes) -> Array:
+def reserved_bytes(needed: Array, kept: Array, room: Array) -> Array:
+    """What the caching allocator holds: live tensors, rounded and split blocks, and what it keeps for other moments.
+
+    ``kept`` is given back under pressure, so reserved memory passes the room there is only where the need does.
+
+    Args:
+        needed [bytes, (n,)]: live tensors at the peak and the allocator's slack.
+        kept [bytes, (n,)]: contiguous blocks of other moments, freed buffers that wait for the GPU.
+        room [bytes, (n,)]: memory that context and communicators leave; NaN where the GPU is unknown.
+
+    Returns:
+        Reserved memory [bytes, (n,)].
+
+    Raises:
+        nothing.
+
+    References:
+        [PyTorch] CUDACachingAllocator.
+    """
+    reserved = needed + kept
+    return np.where(np.isnan(room), reserved, np.maximum(np.minimum(reserved, room), needed))
+
+
+def pending_buffers(
+    shape: ModelShape, layouts: Layouts, hardware: Hardware, layer: activations.LayerBytes, flying: Array
+) -> Array:
     """Freed full-size collective tensors that wait for the GPU when the host runs ahead by a full launch queue.
 
-    PyTorch marks the inputs of collectives with the communication stream; a freed one becomes usable again only when the GPU has
-    passed it. With a queue of Q launches and one such tensor every l launches, Q / l of them wait.
+    PyTorch marks the tensors of collectives with the communication stream; a freed one becomes usable again only when the GPU has
+    passed it. With a queue of Q launches and one such tensor every l launches, Q / l of them wait. The host gets that far ahead
+    without a pipeline, or while a stage issues at least four forward passes before its first receive; it does not where tensor
+    parallelism spans more than two nodes.
 
     Args:
         shape [elements, (1,)]: the model.
         layouts [degrees, (n,)]: the layout columns.
+        hardware [GPUs, (n,)]: GPUs per node.
         layer [tokens, (n,)]: tokens of the rank.
+        flying [micro-batches, (kinds, n)]: micro-batches a stage holds.
 
     Returns:
-        Bytes that the allocator may hold besides what is allocated [bytes, (n,)].
+        Bytes that the allocator holds besides what is allocated [bytes, (kinds, n)].
 
     Raises:
         nothing.
@@ -167,10 +213,11 @@ def pending_buffers(shape: ModelShape, layouts: Layouts, layer: activations.Laye
         [PyTorch] CUDACachingAllocator record_stream, [CUDA].
     """
     stacks, constants = layouts.books.stacks, layouts.books.constants
-    between = np.maximum(stacks.launches_per_pending[layouts.stack], 1.0)
-    waits = (stacks.record_stream[layouts.stack] > 0.0) & (stacks.launches_per_pending[layouts.stack] > 0.0)
-    count = np.where(waits & (layouts.tp > 1.0), constants.launch_queue / between, 0.0)
-    return count * (2.0 * shape.hidden * layer.tokens)
+    between = stacks.launches_per_pending[layouts.stack]
+    waits = (stacks.record_stream[layouts.stack] > 0.0) & (between > 0.0) & (layouts.tp > 1.0)
+    node = np.where(np.isnan(hardware.gpus_per_node), np.inf, hardware.gpus_per_node)
+    ahead = waits & ((layouts.pp == 1.0) | ((flying >= 4.0) & (layouts.tp <= 2.0 * node)))
+    return ahead * (constants.launch_queue / np.maximum(between, 1.0) * (2.0 * shape.hidden * layer.tokens))
 
 
 def _moment_sums(
@@ -181,6 +228,7 @@ def _moment_sums(
     layer: activations.LayerBytes,
     held: state.State,
     passing: transient.Transients,
+    slack: Array,
     keep: bool,
 ) -> _Sums:
     prefix = TermSum(keep)
@@ -231,7 +279,10 @@ def _moment_sums(
     step.add(state.GRADIENTS, held.step_gradients)
     for spec, array in held.step:
         step.add(spec, array)
-    return _Sums([forward, backward_last, backward_first, step], state_persistent)
+    moments = [forward, backward_last, backward_first, step]
+    for terms in moments:
+        terms.add(transient.SLACK, slack * (terms.sum() - passing.context))
+    return _Sums(moments, state_persistent)
 
 
 def _fullest(moments: list[TermSum]) -> tuple[Array, NDArray[np.intp]]:
@@ -251,7 +302,9 @@ def _fullest(moments: list[TermSum]) -> tuple[Array, NDArray[np.intp]]:
     return best, code.astype(np.intp)
 
 
-def _stage_rows(moments: list[TermSum], kinds: StageKinds, n: int) -> tuple[StageRow, ...]:
+def _stage_rows(
+    moments: list[TermSum], kinds: StageKinds, n: int, fresh: Array, pending: Array, context: Array, room: Array
+) -> tuple[StageRow, ...]:
     """Each stage kind at its fullest moment, in the order of the stages."""
     rows = []
     for kind in range(kinds.index.shape[0]):
@@ -260,7 +313,13 @@ def _stage_rows(moments: list[TermSum], kinds: StageKinds, n: int) -> tuple[Stag
         when = np.argmax(np.stack(totals), axis=0)
         head = np.broadcast_to(kinds.has_head[kind], (n,)) > 0.0
         names = np.where(when == FORWARD_MOMENT, np.where(head, LOSS, FORWARD_END), when + 1)
-        rows.append(StageRow(np.broadcast_to(kinds.index[kind], (n,)), names, best))
+        kept = np.where(when == STEP_MOMENT, 0.0, fresh[kind]) + pending[kind]
+        reserved = reserved_bytes(best - context, kept, room)
+        slack = np.zeros(n)
+        for number, terms in enumerate(moments):
+            slack = np.where(when == number, terms.last()[kind], slack)
+        index = np.broadcast_to(kinds.index[kind], (n,))
+        rows.append(StageRow(index, names, best, best - context - slack, reserved, reserved + context))
     return tuple(rows)
 
 

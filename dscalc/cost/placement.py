@@ -29,7 +29,8 @@ class StageKinds:
 def chunk_layers(shape: ModelShape, chunks: int, placement: int) -> list[int]:
     """Layers of each chunk of a model that is cut in order.
 
-    ``even``: the first chunks take the remainder. ``embedding-as-layer``: embedding and head count as one layer each.
+    ``even``: the first chunks take the remainder, but where the layers do not divide and layers + 2 do, embedding and head count
+    as a layer each (Llama 3 405B: 126 layers on 16 stages). ``embedding-as-layer``: embedding and head count as one layer each.
     ``by-cost``: blocks are placed in order and the next chunk begins once the running cost has reached its share of
     the total; a layer costs 4h^2 + 3hf, the head Vh, the embedding nothing.
 
@@ -45,7 +46,7 @@ def chunk_layers(shape: ModelShape, chunks: int, placement: int) -> list[int]:
         nothing.
 
     References:
-        [MegatronLM] transformer block layer offsets, [nanotron] pipeline block placement by cost, [LeScao2022] section 3.2.
+        [MegatronLM] transformer block layer offsets, [nanotron] pipeline block placement by cost, [LeScao2022] section 3.2, [Llama3].
     """
     if placement == BY_COST and chunks > 1:
         matrices = 3 if shape.gated_mlp else 2
@@ -59,7 +60,8 @@ def chunk_layers(shape: ModelShape, chunks: int, placement: int) -> list[int]:
             if chunk < chunks - 1 and running * chunks >= total * (chunk + 1):
                 chunk += 1
         return counts
-    if placement == EMBEDDING_AS_LAYER and chunks > 1:
+    uneven = shape.layers % chunks != 0 and (shape.layers + 2) % chunks == 0
+    if chunks > 1 and (placement == EMBEDDING_AS_LAYER or uneven):
         base, rest = divmod(shape.layers + 2, chunks)
         counts = [base + (c < rest) for c in range(chunks)]
         counts[0] -= 1

@@ -187,7 +187,13 @@ def rank_parameters(shape: ModelShape, sums: PartSums, layouts: Layouts, kinds: 
     dense_layer = layer_m + layer_o + dense_m + dense_o
     moe_layer = layer_m + layer_o + moe_m + moe_o + expert
     has_dense = not shape.moe_layer or not all(shape.moe_layer)
-    largest = np.maximum(dense_layer, moe_layer) if shape.experts and has_dense else moe_layer if shape.experts else dense_layer
+    largest = (
+        np.maximum(dense_layer, moe_layer)
+        if shape.experts and has_dense
+        else moe_layer
+        if shape.experts
+        else dense_layer
+    )
     return RankParameters(
         matrix=matrix,
         other=other,

@@ -32,7 +32,17 @@ class Schedule:
 
 SCHEDULES: tuple[Schedule, ...] = (
     Schedule("1f1b", 1.0, 0.0, 1.0, 0.0, 1.0, "loop", False, "[Narayanan2021] section 2.2"),
-    Schedule("interleaved", 1.0, 0.0, 2.0, 1.0, 1.0, "loop", False, "[Narayanan2021] section 2.2; [Korthikanti2022] section 4.2.3"),
+    Schedule(
+        "interleaved",
+        1.0,
+        0.0,
+        2.0,
+        1.0,
+        1.0,
+        "loop",
+        False,
+        "[Narayanan2021] section 2.2; [Korthikanti2022] section 4.2.3",
+    ),
     Schedule("gpipe", float("inf"), 0.0, 0.0, 0.0, 1.0, "loop", True, "[Huang2019] section 2.3"),
     Schedule("zb-h1", 0.0, 1.0, 0.0, 0.0, 1.0, "loop", False, "[Qi2023] section 2.2"),
     Schedule("zb-h2", -1.0, 2.0, 0.0, 0.0, 1.0, "loop", False, "[Qi2023] section 2.3"),

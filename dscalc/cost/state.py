@@ -12,20 +12,60 @@ from dscalc.records import Adapters, Array, Layouts, ModelShape
 from dscalc.terms import LeafSpec
 
 WEIGHTS = LeafSpec("state/weights", "bytes", "w * (N_r / k where ZeRO-3 else N_r)", "[Rajbhandari2020] section 5")
-MASTER = LeafSpec("state/master_weights", "bytes", "4 * (N_r / k where ZeRO >= 1 else N_r)", "[Micikevicius2018]; [Rajbhandari2020] section 5")
-MAIN_GRADIENTS = LeafSpec(
-    "state/main_gradients", "bytes", "4 * (N_r / k where ZeRO >= 2 else N_r)", "[MegatronLM] param_and_grad_buffer.py; [DeepSpeed] bf16_optimizer.py; [nanotron] gradient_accumulator.py"
+MASTER = LeafSpec(
+    "state/master_weights",
+    "bytes",
+    "4 * (N_r / k where ZeRO >= 1 else N_r)",
+    "[Micikevicius2018]; [Rajbhandari2020] section 5",
 )
-GRADIENTS = LeafSpec("state/gradients", "bytes", "g * (N_r / k where ZeRO >= 2 else N_r)", "[Rajbhandari2020] section 5")
-FIRST = LeafSpec("state/adam_m", "bytes", "m_1 * (N_r / k where ZeRO >= 1 else N_r)", "[Loshchilov2019]; [Rajbhandari2020] section 5")
-SECOND = LeafSpec("state/adam_v", "bytes", "m_2 * (N_r / k where ZeRO >= 1 else N_r)", "[Loshchilov2019]; [Rajbhandari2020] section 5")
-DDP_BUCKETS = LeafSpec("transient/ddp_buckets", "bytes", "copy of the gradients in buckets, N_r * bytes, only without sharding and k > 1", "[PyTorchDDP] reducer buckets without gradient_as_bucket_view")
-COMPUTE_COPY = LeafSpec("transient/compute_copy", "bytes", "2 * N_r while autocast casts live", "[PyTorchAMP] weight cache")
-BUCKETS = LeafSpec("transient/communication_buckets", "bytes", "count * 2 * min(bucket elements, N_r)", "[DeepSpeed] zero reduce_bucket_size, allgather_bucket_size; [InternEvo]")
-FLAT_GATHER = LeafSpec("transient/flat_parameter_gather", "bytes", "bytes * N_r in one contiguous block at the step, ZeRO-1/2", "[nanotron] optim/zero.py coalesced all-gather")
-STEP_CAST = LeafSpec("transient/gradient_cast", "bytes", "4 * owned parameters at the step", "[DeepSpeed] stage_1_and_2.py; [MegatronLM] optimizer.py")
-STEP_TEMPORARIES = LeafSpec("transient/optimizer_temporaries", "bytes", "bytes * owned parameters at the step", "[PyTorch] foreach optimizers")
-UNSHARDED = LeafSpec("transient/unsharded_gradients", "bytes", "g * N_r held between reductions (no_sync)", "[PyTorchFSDP] no_sync")
+MAIN_GRADIENTS = LeafSpec(
+    "state/main_gradients",
+    "bytes",
+    "4 * (N_r / k where ZeRO >= 2 else N_r)",
+    "[MegatronLM] param_and_grad_buffer.py; [DeepSpeed] bf16_optimizer.py; [nanotron] gradient_accumulator.py",
+)
+GRADIENTS = LeafSpec(
+    "state/gradients", "bytes", "g * (N_r / k where ZeRO >= 2 else N_r)", "[Rajbhandari2020] section 5"
+)
+FIRST = LeafSpec(
+    "state/adam_m", "bytes", "m_1 * (N_r / k where ZeRO >= 1 else N_r)", "[Loshchilov2019]; [Rajbhandari2020] section 5"
+)
+SECOND = LeafSpec(
+    "state/adam_v", "bytes", "m_2 * (N_r / k where ZeRO >= 1 else N_r)", "[Loshchilov2019]; [Rajbhandari2020] section 5"
+)
+DDP_BUCKETS = LeafSpec(
+    "transient/ddp_buckets",
+    "bytes",
+    "copy of the gradients in buckets, N_r * bytes, only without sharding and k > 1",
+    "[PyTorchDDP] reducer buckets without gradient_as_bucket_view",
+)
+COMPUTE_COPY = LeafSpec(
+    "transient/compute_copy", "bytes", "2 * N_r while autocast casts live", "[PyTorchAMP] weight cache"
+)
+BUCKETS = LeafSpec(
+    "transient/communication_buckets",
+    "bytes",
+    "count * 2 * min(bucket elements, N_r)",
+    "[DeepSpeed] zero reduce_bucket_size, allgather_bucket_size; [InternEvo]",
+)
+FLAT_GATHER = LeafSpec(
+    "transient/flat_parameter_gather",
+    "bytes",
+    "bytes * N_r in one contiguous block at the step, ZeRO-1/2",
+    "[nanotron] optim/zero.py coalesced all-gather",
+)
+STEP_CAST = LeafSpec(
+    "transient/gradient_cast",
+    "bytes",
+    "4 * owned parameters at the step",
+    "[DeepSpeed] stage_1_and_2.py; [MegatronLM] optimizer.py",
+)
+STEP_TEMPORARIES = LeafSpec(
+    "transient/optimizer_temporaries", "bytes", "bytes * owned parameters at the step", "[PyTorch] foreach optimizers"
+)
+UNSHARDED = LeafSpec(
+    "transient/unsharded_gradients", "bytes", "g * N_r held between reductions (no_sync)", "[PyTorchFSDP] no_sync"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +136,10 @@ def state(
 
     zero_expert = np.zeros_like(trained.other[:1])
     matrix, matrix_s = whole(trained.matrix, trained.expert), sharded(trained.matrix, trained.expert)
-    other, other_s = trained.other, sharded(trained.other, zero_expert) if not shape.experts else trained.other * by_shard
+    other, other_s = (
+        trained.other,
+        sharded(trained.other, zero_expert) if not shape.experts else trained.other * by_shard,
+    )
     held, held_s = matrix + other, matrix_s + other_s
     weight_bytes = recipes.weights[recipe]
     if adapters is None:
@@ -115,7 +158,10 @@ def state(
     if optimizers.factored[optimizer].any():
         by_rows, by_columns = factored_ratios(shape)
         factored = optimizers.factored[optimizer] > 0.0
-        first_m, first_o = np.where(factored, first_m * by_rows, first_m), np.where(factored, first_o * by_rows, first_o)
+        first_m, first_o = (
+            np.where(factored, first_m * by_rows, first_m),
+            np.where(factored, first_o * by_rows, first_o),
+        )
         second_m = np.where(factored, second_m * by_columns, second_m)
         second_o = np.where(factored, second_m, second_o)
     owned_matrix, owned_other = _mix(one, matrix_s, matrix), _mix(one, other_s, other)

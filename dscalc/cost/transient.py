@@ -9,23 +9,75 @@ import numpy as np
 from dscalc import codes
 from dscalc.cost.activations import LayerBytes
 from dscalc.cost.axes import Groups
-from dscalc.cost.ledger import FULL, NONE
+from dscalc.cost.ledger import FULL, NONE, UNFUSED
 from dscalc.cost.placement import StageKinds
 from dscalc.cost.rank_parameters import RankParameters
 from dscalc.records import Array, Layouts, ModelShape
 from dscalc.terms import LeafSpec
 
 CONTEXT = LeafSpec("fixed/cuda_context", "bytes", "constant", "assumed: CUDA context and kernels of one process")
-COMMUNICATORS = LeafSpec("fixed/nccl_buffers", "bytes", "bytes a communicator * (groups with more than one rank + extra)", "[aiconfigurator]; assumed")
+COMMUNICATORS = LeafSpec(
+    "fixed/nccl_buffers",
+    "bytes",
+    "bytes a communicator * (groups with more than one rank + extra)",
+    "[aiconfigurator]; assumed",
+)
 WORKSPACE = LeafSpec("fixed/workspaces", "bytes", "constant", "[PyTorch] cuBLAS workspace; assumed")
-TP_BUFFERS = LeafSpec("transient/tensor_parallel_buffers", "bytes", "buffers * 2 s b h / c, t > 1", "[MegatronLM] tensor_parallel/layers.py; [nanotron] tensor_parallel/functional.py")
+SLACK = LeafSpec(
+    "fixed/allocator_slack",
+    "bytes",
+    "fraction * everything the allocator serves",
+    "[PyTorch] CUDACachingAllocator rounds to 512 B and 2 MiB and splits blocks",
+)
+TP_BUFFERS = LeafSpec(
+    "transient/tensor_parallel_buffers",
+    "bytes",
+    "buffers * 2 s b h / c, t > 1",
+    "[MegatronLM] tensor_parallel/layers.py; [nanotron] tensor_parallel/functional.py",
+)
 MESSAGES = LeafSpec("transient/pipeline_messages", "bytes", "2 * 2 s b h R / c, p > 1", "[Narayanan2021] section 2.2")
-CONTEXT_KV = LeafSpec("transient/context_parallel_buffers", "bytes", "ring: the next block of key and value, twice; all-gather: all of them; ulysses: one layer's exchange", "[Liu2023]; [Jacobs2023]; [MegatronLM] context_parallel")
-GATHERED = LeafSpec("transient/gathered_weights", "bytes", "units * gather bytes * parameters of one unit, ZeRO-3", "[PyTorchFSDP2] _fsdp_collectives.py; [PyTorchFSDP] section 4; [Zhao2023] section 3.2")
-REDUCE_INPUT = LeafSpec("transient/reduce_scatter_input", "bytes", "(gather + reduce bytes) * parameters of one unit", "[PyTorchFSDP2] foreach_reduce")
-LOGITS = LeafSpec("activations/logits_and_loss", "bytes", "bytes a logit * s b V / (t c) + final norm and head input", "[MegatronLM] cross_entropy.py; [torchtune] chunked loss; [PyTorch] cross_entropy")
-RECOMPUTED = LeafSpec("transient/live_layer", "bytes", "one layer's saved tensors, recomputed or not yet freed", "[Chen2016]; [Korthikanti2022] section 5")
-WORKING = LeafSpec("transient/backward_workspace", "bytes", "gradients of one layer's activations: 2 (3 f / t + 2 h) T", "[PyTorch] autograd frees a gradient after its last use")
+PIPELINE_COPIES = LeafSpec(
+    "transient/pipeline_buffers",
+    "bytes",
+    "k * copies * 2 s b h / c, p > 1",
+    "[DeepSpeed] runtime/pipe/engine.py: inputs and outputs of each micro-batch in flight",
+)
+CONTEXT_KV = LeafSpec(
+    "transient/context_parallel_buffers",
+    "bytes",
+    "ring: the next block of key and value, twice; all-gather: all of them; ulysses: one layer's exchange",
+    "[Liu2023]; [Jacobs2023]; [MegatronLM] context_parallel",
+)
+GATHERED = LeafSpec(
+    "transient/gathered_weights",
+    "bytes",
+    "units * gather bytes * parameters of one unit, ZeRO-3",
+    "[PyTorchFSDP2] _fsdp_collectives.py; [PyTorchFSDP] section 4; [Zhao2023] section 3.2",
+)
+REDUCE_INPUT = LeafSpec(
+    "transient/reduce_scatter_input",
+    "bytes",
+    "(gather + reduce bytes) * parameters of one unit",
+    "[PyTorchFSDP2] foreach_reduce",
+)
+LOGITS = LeafSpec(
+    "activations/logits_and_loss",
+    "bytes",
+    "bytes a logit * s b V / (t c) + final norm and head input",
+    "[MegatronLM] cross_entropy.py; [torchtune] chunked loss; [PyTorch] cross_entropy",
+)
+RECOMPUTED = LeafSpec(
+    "transient/live_layer",
+    "bytes",
+    "one layer's saved tensors, recomputed or not yet freed",
+    "[Chen2016]; [Korthikanti2022] section 5",
+)
+WORKING = LeafSpec(
+    "transient/backward_workspace",
+    "bytes",
+    "gradients of one layer's activations: 2 (3 f / t + h R) T; of unfused scores 4 a s T / t; of the gathered input 2 h T where t > 1",
+    "[PyTorch] autograd frees a gradient after its last use",
+)
 
 KEEP, LAST, FIRST = "forward", "backward_last_layer", "backward_first_layer"
 
@@ -47,7 +99,14 @@ class Transients:
 
 
 def transients(
-    shape: ModelShape, layouts: Layouts, groups: Groups, base: RankParameters, trained: RankParameters, layer: LayerBytes, kinds: StageKinds
+    shape: ModelShape,
+    layouts: Layouts,
+    groups: Groups,
+    base: RankParameters,
+    trained: RankParameters,
+    layer: LayerBytes,
+    kinds: StageKinds,
+    flying: Array,
 ) -> Transients:
     """Transient and fixed bytes of one rank.
 
@@ -59,6 +118,7 @@ def transients(
         trained [elements, (kinds, n)]: parameters with gradients.
         layer [bytes, (n,)]: bytes of one layer's saved tensors.
         kinds [counts, (kinds, n)]: the stage kinds.
+        flying [micro-batches, (kinds, n)]: micro-batches a stage holds.
 
     Returns:
         The transients [bytes].
@@ -91,12 +151,19 @@ def transients(
         (WORKSPACE, constants.workspace_bytes + 0.0 * tokens),
     ]
     staged = layouts.pp > 1.0
-    kv = 2.0 * shape.kv_heads * (shape.head_dim + shape.value_head_dim) / np.minimum(layouts.tp, float(shape.kv_heads)) * tokens
+    kv = (
+        2.0
+        * shape.kv_heads
+        * (shape.head_dim + shape.value_head_dim)
+        / np.minimum(layouts.tp, float(shape.kv_heads))
+        * tokens
+    )
     query = 2.0 * shape.heads * (shape.head_dim + shape.value_head_dim) * by_tp * tokens
     exchange = np.where(layouts.cp_comm == 0, 2.0 * kv, np.where(layouts.cp_comm == 1, layouts.cp * kv, query + kv))
     always = [
         (TP_BUFFERS, np.where(whole_tp & (layouts.sequence_parallel > 0.0), stacks.tp_buffers[stack], 0.0) * hidden),
         (MESSAGES, np.where(staged, 2.0, 0.0) * (hidden * residual)),
+        (PIPELINE_COPIES, (np.where(staged, stacks.pipeline_copies[stack], 0.0) * hidden) * flying),
         (CONTEXT_KV, np.where(layouts.cp > 1.0, exchange, 0.0)),
     ]
 
@@ -132,7 +199,9 @@ def transients(
     if shape.experts:
         widths.append(float(shape.top_k * shape.moe_ffn_hidden + shape.shared_ffn_hidden))
     matrices = 3.0 if shape.gated_mlp else 2.0
-    working = 2.0 * matrices * max(widths) * by_tp * tokens + 2.0 * hidden * np.where(whole_tp, 1.0, residual)
+    gathered_input = np.where(whole_tp & (layouts.sequence_parallel > 0.0), hidden, 0.0)
+    scores = np.where(layouts.attention == UNFUSED, 4.0 * shape.heads * layouts.seq_len, 0.0)
+    working = (2.0 * matrices * max(widths) + scores) * by_tp * tokens + hidden * residual + gathered_input
     return Transients(
         fixed=fixed,
         always=always,

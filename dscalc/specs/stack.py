@@ -64,13 +64,15 @@ def _data() -> tuple[dict[str, Any], dict[str, Any]]:
     stacks = tomllib.loads((root / "stacks.toml").read_text(encoding="utf-8"))
     merged: dict[str, Any] = {}
     for name, own in stacks["stack"].items():
-        base = stacks["stack"][own["like"]] if "like" in own else {}
+        base = {k: v for k, v in stacks["stack"][own["like"]].items() if k != "frameworks"} if "like" in own else {}
         merged[name] = {**stacks["default"], **base, **own}
     return recipes, {"constants": stacks["constants"], "stack": merged}
 
 
 def _column(rows: list[dict[str, Any]], field: str, default: float | None = None) -> Array:
-    return np.asarray([float(row[field] if default is None else row.get(field, default)) for row in rows], dtype=np.float64)
+    return np.asarray(
+        [float(row[field] if default is None else row.get(field, default)) for row in rows], dtype=np.float64
+    )
 
 
 @lru_cache(maxsize=1)
@@ -132,7 +134,7 @@ def constant_records() -> dict[str, dict[str, Any]]:
 
 
 def _entries(rows: dict[str, Any]) -> dict[str, Entry]:
-    hidden = {"summary", "source", "like"}
+    hidden = {"summary", "source", "like", "frameworks"}
     return {
         name: Entry(name, row.get("summary", ""), row["source"], {k: v for k, v in row.items() if k not in hidden})
         for name, row in rows.items()
@@ -142,7 +144,11 @@ def _entries(rows: dict[str, Any]) -> dict[str, Entry]:
 def entries(kind: str) -> dict[str, Entry]:
     """What ships of ``recipes``, ``optimizers``, ``losses`` or ``stacks``, by name."""
     recipes, stacks = _data()
-    return _entries(stacks["stack"] if kind == "stacks" else recipes[{"recipes": "recipe", "optimizers": "optimizer", "losses": "loss"}[kind]])
+    return _entries(
+        stacks["stack"]
+        if kind == "stacks"
+        else recipes[{"recipes": "recipe", "optimizers": "optimizer", "losses": "loss"}[kind]]
+    )
 
 
 def _names(kind: str) -> tuple[str, ...]:
@@ -187,3 +193,24 @@ def stack_choice(name: str, *, where: str = "--stack") -> StackChoice:
     return StackChoice(
         key, row["summary"], row["source"], dict(row["recipe"]), row["loss"], row["attention"], row["sequence_parallel"]
     )
+
+
+def framework_stack(framework: str) -> str | None:
+    """The stack that declares a framework's printed name, or a longer name that starts with it; None where nothing does.
+
+    Args:
+        framework: as a paper or log names it, e.g. ``Megatron-Core 0.12``.
+    """
+    name = framework.strip().lower()
+    found = [
+        (len(declared), stack)
+        for stack, row in _data()[1]["stack"].items()
+        for declared in row.get("frameworks", ())
+        if name == declared.lower() or (name.startswith(declared.lower()) and not name[len(declared)].isalnum())
+    ]
+    return max(found)[1] if found else None
+
+
+def recipe_for(stack: str, precision: str) -> str:
+    """The recipe that a stack takes for a precision."""
+    return stack_choice(stack).recipe[precision]

@@ -1,0 +1,368 @@
+"""Published measurements as rows: read a CSV, lower each row into a model, a layout and what was measured."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import tomllib
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from dscalc.errors import DscalcError, InputError
+from dscalc.records import Adapters, ModelShape
+from dscalc.specs.layout_spec import LayoutSpec
+from dscalc.specs.shape import ModelSpec
+from dscalc.specs.stack import framework_stack, recipe_for, stack_choice
+from dscalc.units import GIB, to_base
+
+LARGEST_FILE_BYTES = GIB
+NEEDED = ("id", "source_key", "n_layers", "hidden", "n_heads", "vocab", "seq_len", "tp", "pp", "n_gpus", "peak_mem_gib")
+# a row with one of these says too little, or measured something else, to be predicted
+EXCLUDING_FLAGS = {
+    "seq_unknown": "sequence length not stated",
+    "gpu_unknown": "GPU not stated",
+    "layout_unknown": "layout not stated",
+    "layout_product_ne_gpus": "printed layout does not multiply to the GPUs",
+    "modified_architecture": "modified architecture",
+    "encoder_model": "encoder model",
+    "model_and_gpu_ambiguous": "model or GPU ambiguous",
+    "gpu_label_inconsistent": "GPU label inconsistent",
+}
+TECHNIQUES: tuple[tuple[str, dict[str, object]], ...] = (  # cumulative, in the order of the published ladder
+    ("baseline", {}),
+    ("+packed", {}),
+    ("+compile", {"stack": "torchtune-compiled"}),
+    ("+chunked cross entropy", {"loss": "chunked"}),
+    ("+activation checkpointing", {}),
+    ("+optimizer in backward", {"optimizer_in_backward": True}),
+    ("+activation offloading", {"offload": ("activations",)}),
+    ("+8-bit AdamW", {"optimizer": "adamw-8bit"}),
+    ("LoRA", {"lora": 8, "optimizer": "adamw", "optimizer_in_backward": False}),
+    ("QLoRA", {"nf4": True}),
+)
+SCHEDULE_WORDS = (
+    ("zb-2p", "zb-h2"),
+    ("zb-1p", "zb-h1"),
+    ("zb-h2", "zb-h2"),
+    ("zb-h1", "zb-h1"),
+    ("zb-v", "zb-v"),
+    ("gpipe", "gpipe"),
+)
+ADAPTER_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")
+NF4_BYTES = 0.5 + 0.127 / 8  # 4 bits and a double-quantised scale per block of 64 [Dettmers2023]
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What a source's printed memory is: quantity allocated, reserved or device, of the peak stage or of rank 0."""
+
+    quantity: str
+    rank: str
+    unit: str
+    precision: str = ""
+    recompute: str = ""
+    grad_accum: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One published row, lowered; ``measured_bytes`` is None where the run is recorded as out of memory."""
+
+    id: str
+    source: str
+    group: str
+    gpu: str
+    quality: str
+    flags: tuple[str, ...]
+    shape: ModelShape
+    layout: LayoutSpec
+    adapters: Adapters | None
+    measured_bytes: float | None
+    meaning: Meaning
+
+
+@dataclass(frozen=True, slots=True)
+class Excluded:
+    """A row that is not predicted, and why."""
+
+    id: str
+    reason: str
+
+
+@lru_cache(maxsize=1)
+def _meanings() -> dict[str, Meaning]:
+    data = tomllib.loads((files("dscalc.validation") / "sources.toml").read_text(encoding="utf-8"))
+    return {key: Meaning(**{k: v for k, v in row.items() if k != "source"}) for key, row in data.items()}
+
+
+def meaning_of(source: str, notes: str) -> Meaning:
+    """What the memory of a source means: the written table first, then the words of its notes."""
+    known = _meanings()
+    if source in known:
+        return known[source]
+    text = notes.lower()
+    default = known["default"]
+    if "nvidia-smi" in text or "rocm-smi" in text:
+        return Meaning("device", default.rank, default.unit)
+    if "allocated" in text and "reserved" not in text:
+        return Meaning("allocated", default.rank, default.unit)
+    return default
+
+
+def read_rows(path: Path | None = None) -> tuple[list[Row], list[Excluded]]:
+    """Rows with a memory figure (or recorded as out of memory) of the shipped table or of a CSV file with its columns.
+
+    Args:
+        path: a CSV file; None for the rows that ship.
+
+    Returns:
+        The rows that can be predicted, and those that cannot with the reason.
+
+    Raises:
+        InputError: the file cannot be read, is too large or lacks a column.
+    """
+    if path is None:
+        text = (files("dscalc.validation") / "memory_rows.csv").read_text(encoding="utf-8")
+    else:
+        text = _read(path)
+    reader = csv.DictReader(io.StringIO(text))
+    missing = [name for name in NEEDED if name not in (reader.fieldnames or [])]
+    if missing:
+        raise InputError(f"lacks the column {missing[0]!r}; needed: {', '.join(NEEDED)}", where=str(path))
+    rows: list[Row] = []
+    excluded: list[Excluded] = []
+    try:
+        for cells in reader:
+            clean = {k: (v or "").strip() for k, v in cells.items() if isinstance(k, str) and not isinstance(v, list)}
+            if not clean.get("peak_mem_gib") and clean.get("quality") != "X":
+                continue
+            try:
+                rows.append(_lower(clean))
+            except (DscalcError, ValidationError, _Unusable) as error:
+                reason = (
+                    "; ".join(str(e["msg"]) for e in error.errors())
+                    if isinstance(error, ValidationError)
+                    else str(error)
+                )
+                excluded.append(Excluded(clean.get("id", "?"), reason))
+    except csv.Error as error:
+        raise InputError(f"not a CSV table: {error}", where=f"{path}:{reader.line_num}") from error
+    return rows, excluded
+
+
+def _read(path: Path) -> str:
+    try:
+        if path.stat().st_size > LARGEST_FILE_BYTES:
+            raise InputError("larger than a table of measurements can be", where=str(path))
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot be read as a CSV file: {error}", where=str(path)) from error
+
+
+class _Unusable(Exception):
+    """A row that says too little."""
+
+
+def _number(cells: dict[str, str], name: str) -> float | None:
+    text = cells.get(name, "")
+    if not text:
+        return None
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise _Unusable(f"{name} is not a number: {text!r}") from error
+    if not math.isfinite(value):
+        raise _Unusable(f"{name} is not finite")
+    return value
+
+
+def _whole(cells: dict[str, str], name: str, default: int | None = None) -> int:
+    value = _number(cells, name)
+    if value is None:
+        if default is None:
+            raise _Unusable(f"{name} not stated")
+        return default
+    return round(value)
+
+
+def _lower(cells: dict[str, str]) -> Row:
+    flags = tuple(f for f in cells.get("flags", "").split(";") if f)
+    for flag in flags:
+        if flag in EXCLUDING_FLAGS:
+            raise _Unusable(EXCLUDING_FLAGS[flag])
+    notes, source = cells.get("notes", ""), cells["source_key"]
+    printed = _number(cells, "peak_mem_gib")
+    meaning = meaning_of(source, notes)
+    options = _techniques(notes)
+    stack = str(options.pop("stack", framework_stack(cells.get("framework", "")) or "generic"))
+    shape = _shape(cells)
+    adapters = _adapters(cells, options, shape)
+    return Row(
+        id=cells["id"],
+        source=source,
+        group=cells.get("split_group", "") or source,
+        gpu=cells.get("gpu", ""),
+        quality=cells.get("quality", ""),
+        flags=flags,
+        shape=shape,
+        layout=_layout(cells, stack, notes, options, adapters is not None, meaning),
+        adapters=adapters,
+        measured_bytes=None if printed is None else to_base(printed, meaning.unit, "bytes"),
+        meaning=meaning,
+    )
+
+
+def _techniques(notes: str) -> dict[str, object]:
+    marker = "cumulative technique row: "
+    if marker not in notes:
+        return {}
+    label = notes.split(marker, 1)[1].split(";", 1)[0].split(",", 1)[0].strip()
+    options: dict[str, object] = {}
+    for name, changes in TECHNIQUES:
+        options.update(changes)
+        if name == label:
+            break
+    return options
+
+
+def _shape(cells: dict[str, str]) -> ModelShape:
+    layers, hidden, heads = _whole(cells, "n_layers"), _whole(cells, "hidden"), _whole(cells, "n_heads")
+    gated = _number(cells, "gated_mlp") != 0.0
+    experts = _whole(cells, "moe_experts", 0)
+    head_dim = _whole(cells, "head_dim", hidden // heads)
+    ffn = _whole(cells, "ffn_hidden", 0) or (4 * hidden if not gated else 0)
+    first_dense = _whole(cells, "dense_first_layers", 0)
+    latent = "deepseek" in cells.get("model", "").lower() and head_dim == 192
+    spec = ModelSpec(
+        name=cells.get("model", "") or cells["id"],
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=_whole(cells, "n_kv_heads", heads),
+        head_dim=head_dim,
+        value_head_dim=128 if latent else head_dim,
+        ffn_hidden=ffn,
+        vocab=_whole(cells, "vocab"),
+        gated_mlp=gated,
+        tied_embeddings=_number(cells, "tied_embeddings") == 1.0,
+        learned_positions=0 if gated else _whole(cells, "seq_len"),
+        norm="rms" if gated else "layer",
+        qkv_bias=not gated,
+        out_bias=not gated,
+        mlp_bias=not gated,
+        mla=latent,
+        q_lora_rank=1536 if latent else 0,
+        kv_lora_rank=512 if latent else 0,
+        rope_head_dim=64 if latent else 0,
+        experts=experts,
+        top_k=_whole(cells, "moe_topk", 0) if experts else 0,
+        moe_ffn_hidden=(_whole(cells, "moe_ffn", 0) or ffn) if experts else 0,
+        shared_ffn_hidden=_whole(cells, "moe_shared_ffn", 0) if experts else 0,
+        moe_layer=tuple(i >= first_dense for i in range(layers)) if experts else (),
+    )
+    return spec.lower()
+
+
+def _adapters(cells: dict[str, str], options: dict[str, object], shape: ModelShape) -> Adapters | None:
+    task = cells.get("task", "")
+    rank = options.pop("lora", 8 if task in ("lora-finetune", "qlora-finetune") else None)
+    nf4 = bool(options.pop("nf4", False)) or task.startswith("qlora")
+    if rank is None:
+        return None
+    return Adapters(int(str(rank)), ADAPTER_TARGETS, NF4_BYTES if nf4 else 2.0)
+
+
+def _zero(text: str) -> tuple[int, bool]:
+    """ZeRO stage and whether gathered weights are freed after forward."""
+    if text.startswith(("fsdp-shard-grad-op", "shard_grad_op")):
+        return 3, False
+    if text.startswith(("fsdp", "hsdp", "zero3", "megatron-fsdp")):
+        return 3, True
+    if text.startswith("zero2"):
+        return 2, True
+    if text.startswith(("zero1", "distributed-optimizer")):
+        return 1, True
+    return 0, True
+
+
+def _layout(
+    cells: dict[str, str], stack: str, notes: str, options: dict[str, object], adapted: bool, meaning: Meaning
+) -> LayoutSpec:
+    tp, pp, cp = (_whole(cells, name, 1) for name in ("tp", "pp", "cp"))
+    gpus = _whole(cells, "n_gpus")
+    dp = _whole(cells, "dp", 0) or gpus // (tp * pp * cp)
+    if dp < 1:
+        raise _Unusable("tp * pp * cp exceeds the GPUs")
+    vpp, ep = _whole(cells, "vpp", 1), _whole(cells, "ep", 1)
+    micro, accum, batch = (_number(cells, name) for name in ("micro_batch", "grad_accum", "global_batch"))
+    if micro is None:
+        if batch is None:
+            raise _Unusable("micro_batch not stated")
+        micro = batch / (dp * (accum or 1.0))
+    if accum is None:
+        accum = batch / (dp * micro) if batch else float(meaning.grad_accum or pp)
+    micro_batch, grad_accum = max(1, round(micro)), max(1, round(accum))
+    choice = stack_choice(stack)
+    precision = cells.get("precision", "") or meaning.precision
+    if not precision:
+        precision = "fp16" if cells.get("gpu", "").upper().startswith("V100") else "bf16"
+    precision = precision if precision in choice.recipe else "fp8"
+    stage, reshard = _zero(cells.get("zero_or_fsdp", "").lower())
+    words = cells.get("zero_or_fsdp", "").lower()
+    shard = dp
+    if "sharded over " in words:
+        shard = min(dp, int(words.split("sharded over ", 1)[1].split()[0]))
+    elif "shard=" in words:
+        shard = min(dp, int("".join(c for c in words.split("shard=", 1)[1] if c.isdigit())))
+    parallel = _number(cells, "sequence_parallel")
+    flash = _number(cells, "flash_attention")
+    lowered = notes.lower()
+    schedule = next((name for word, name in SCHEDULE_WORDS if word in lowered), "interleaved" if vpp > 1 else "1f1b")
+    recompute = cells.get("recompute", "").lower() or meaning.recompute
+    offload = options.get("offload", ())
+    if cells.get("cpu_offload", "") in ("optimizer", "parameters"):
+        offload = ("optimizer",) if cells["cpu_offload"] == "optimizer" else ("optimizer", "parameters")
+    seq_len = _whole(cells, "seq_len")
+    return LayoutSpec(
+        gpus=tp * pp * cp * dp,
+        dp=dp,
+        dp_replicate=dp // shard,
+        dp_shard=shard,
+        tp=tp,
+        pp=pp,
+        vpp=vpp,
+        cp=cp,
+        ep=ep,
+        etp=1,
+        zero=stage,
+        schedule=schedule,
+        sequence_parallel=choice.sequence_parallel and tp > 1 if parallel is None else parallel > 0,
+        cp_comm="ring",
+        reshard=reshard,
+        no_sync=False,
+        seq_len=seq_len,
+        micro_batch=micro_batch,
+        grad_accum=grad_accum,
+        global_batch=micro_batch * grad_accum * dp,
+        tokens_per_rank=micro_batch * grad_accum * seq_len,
+        recompute="full"
+        if recompute.startswith("full")
+        else "selective"
+        if recompute.startswith("selective")
+        else "none",
+        recompute_layers=None,
+        precision=precision,
+        stack=stack,
+        recipe=recipe_for(stack, precision),
+        optimizer=str(options.get("optimizer", "muon" if "optimizer muon" in lowered else "adamw")),
+        attention=choice.attention if flash is None else "flash" if flash > 0 else "unfused",
+        loss=str(options.get("loss", choice.loss)),
+        capacity_factor=1.0,
+        offload=tuple(str(o) for o in offload) if isinstance(offload, tuple) else (),
+        optimizer_in_backward=bool(options.get("optimizer_in_backward", False)) and not adapted,
+    )
