@@ -28,7 +28,15 @@ def books(**features: Any) -> Books:
 
     Tests of physics name the features they are about; the shipped stacks may change with every measurement.
     """
-    given = {"norm_saved": 1, "mlp_saved": 3, "scores_bytes": 6, "gather_forward": 2, "gather_backward": 2, **features}
+    given = {
+        "norm_saved": 1,
+        "mlp_saved": 3,
+        "scores_bytes": 6,
+        "gather_forward": 2,
+        "gather_backward": 2,
+        "expert_output_saved": 1,
+        **features,
+    }
     placement = given.pop("placement", "even")
     columns = {f.name: np.asarray([float(given.pop(f.name, 0.0))]) for f in fields(StackTable) if f.name != "names"}
     columns["placement"] = np.asarray([float(codes.PLACEMENTS.index(placement))])

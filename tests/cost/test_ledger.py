@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from dscalc.cost import ledger
 from dscalc.cost.activations import full_recompute_layers, layer_bytes, saved
 from dscalc.cost.placement import StageKinds
-from dscalc.records import Books, ModelShape
+from dscalc.records import Adapters, Books, ModelShape
 from tests.cost.helpers import (
     DEEPSEEK_V3,
     GEMMA_2_9B,
@@ -38,7 +38,14 @@ IN_PLACE_ROTARY = books(mlp_saved=4, rotated_kv_copy=1)
 CHOOSING = books(every_second_matmul=1)
 
 
-def layer(shape: ModelShape, the_books: Books, kind: str = "dense", statistics: bool = True, **given: object) -> float:
+def layer(
+    shape: ModelShape,
+    the_books: Books,
+    kind: str = "dense",
+    statistics: bool = True,
+    adapters: Adapters | None = None,
+    **given: object,
+) -> float:
     """Bytes one layer keeps for one micro-batch on one rank: a stage of one layer, one micro-batch in flight."""
     layout = layouts(the_books, **given)
     one, none = np.ones((1, 1)), np.zeros((1, 1))
@@ -46,7 +53,7 @@ def layer(shape: ModelShape, the_books: Books, kind: str = "dense", statistics: 
         index=none, layers=one, moe_layers=one if kind == "moe" else none, has_embedding=none, has_head=none
     )
     kept = one - full_recompute_layers(layout, stage)
-    leaves = saved(shape, layer_bytes(shape, layout), layout, stage, kept, one)
+    leaves = saved(shape, layer_bytes(shape, layout, adapters), layout, stage, kept, one)
     return sum(float(a[0, 0]) for spec, a in leaves if statistics or spec.path != "activations/statistics")
 
 
@@ -220,6 +227,27 @@ def test_no_row_can_go_missing(row: ledger.Row, monkeypatch: pytest.MonkeyPatch)
     finally:
         ledger.coefficients.cache_clear()
     assert wrong, f"no sum notices that {row.name!r} is gone"
+
+
+def test_expert_outputs_may_be_left_out() -> None:
+    """Where the router's weights are applied before the down projection, the experts' outputs need not be kept: k u less."""
+    lean = books(expert_output_saved=0)
+    assert layer(MIXTRAL_8X7B, FUSED, "moe") - layer(MIXTRAL_8X7B, lean, "moe") == pytest.approx(2 * U, rel=1e-12)
+
+
+def test_frozen_linear_layers_keep_their_input_only_for_an_adapter() -> None:
+    """A weight that does not train needs no input for its gradient; q, k, v and the norms' own inputs stay.
+
+    Adapters on q and v: the input of the MLP (1 u) and of the down projection (f/h u) go. Without any adapter inside the block the
+    input of q, k and v goes too.
+    """
+    whole = layer(LLAMA_2_7B, FUSED)
+    attention = layer(LLAMA_2_7B, FUSED, adapters=Adapters(8, ("q_proj", "v_proj"), 2.0))
+    assert whole - attention == pytest.approx((1 + 11008 / 4096) * U, rel=1e-12)
+    everything = Adapters(8, ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"), 2.0)
+    assert layer(LLAMA_2_7B, FUSED, adapters=everything) == whole
+    head = layer(LLAMA_2_7B, FUSED, adapters=Adapters(8, ("lm_head",), 2.0))
+    assert whole - head == pytest.approx((2 + 11008 / 4096) * U, rel=1e-12)
 
 
 # --- what divides what ---

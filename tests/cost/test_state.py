@@ -16,6 +16,7 @@ from dscalc.cost.memory import Memory
 from dscalc.cost.placement import StageKinds, stage_kinds
 from dscalc.cost.rank_parameters import adapter_sums, rank_parameters
 from dscalc.records import Adapters, Layouts, ModelShape
+from dscalc.specs.model import load_model, preset_names
 from tests.cost.helpers import LLAMA_2_7B, LLAMA_3_8B, SEVEN_BILLION, books, gpt, layouts, leaf, llama, peak
 from tests.oracles import sharding
 
@@ -164,6 +165,12 @@ def test_one_gpu_holds_exactly_the_model() -> None:
     """Without parallelism the rank's parameters are the model's stored parameters."""
     for shape in (LLAMA_2_7B, LLAMA_3_8B, gpt(), gpt(tied_embeddings=True), llama(embedding_norm=True, qkv_bias=True)):
         assert peak(shape, layouts()).held_parameters[0] == parameter_counts(shape).main
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_one_gpu_holds_exactly_the_preset(name: str) -> None:
+    shape = load_model(name).spec.lower()
+    assert peak(shape, layouts(), keep_terms=False).held_parameters[0] == parameter_counts(shape).main
 
 
 def test_hybrid_sharding_divides_by_the_shard_group_alone() -> None:
