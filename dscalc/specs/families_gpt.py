@@ -174,6 +174,23 @@ def baichuan(r: Reader) -> Fields:
     return fields | {"kv_heads": fields["heads"]}
 
 
+def minicpm(r: Reader) -> Fields:
+    """As Llama, with embeddings tied unless the file says otherwise."""
+    return frame(r) | {"tied_embeddings": r.flag("tie_word_embeddings", default=True)}
+
+
+def orion(r: Reader) -> Fields:
+    """As Llama, with LayerNorm and its bias."""
+    return frame(r) | {"norm": "layer"}
+
+
+def mimo(r: Reader) -> Fields:
+    """As Qwen 2; its multi-token-prediction layers have a layout of their own."""
+    if r.count("num_nextn_predict_layers"):
+        r.warnings.append("the multi-token-prediction layers (num_nextn_predict_layers) are not counted")
+    return frame(r) | {"qkv_bias": True}
+
+
 def internlm(r: Reader) -> Fields:
     """The first InternLM: one flag for the four attention biases."""
     bias = r.flag("bias", default=True)
@@ -216,6 +233,9 @@ GPT_LIKE: dict[str, Rule] = {
     "chatglm": chatglm,
     "qwen": qwen1,
     "baichuan": baichuan,
+    "minicpm": minicpm,
+    "orion": orion,
+    "mimo": mimo,
     "internlm": internlm,
     "internlm2": internlm2,
     "internlm3": internlm3,
