@@ -176,6 +176,7 @@ class StackTable:
     embedding_unit_kept: Array  # 1: so does the unit that holds the embedding
     unit_reduce: Array  # 1: gradients are reduce-scattered unit by unit (FSDP), not through fixed buckets
     reshard_in_pipeline: Array  # 1: units are resharded between micro-batches of a pipeline
+    stream_pools: Array  # 1: gradients and their reduction live in a communication stream's own allocator pool
     bucket_elements: Array  # elements of one communication bucket (ZeRO-1/2/3)
     bucket_count: Array
     pipeline_copies: Array  # whole hidden tensors that the pipeline engine holds for each micro-batch in flight

@@ -129,12 +129,13 @@ def memory(
         slack_bytes = np.where(moment == number, pick(terms.last()), slack_bytes)
     allocated = best - passing.context - slack_bytes
     pending = pending_buffers(shape, layouts, hardware, layer, flying)
-    fresh = (
-        held_state.step[0][1] + held_state.step[1][1]
-    )  # flat copies need contiguous blocks that freed tensors do not leave
     usable = hardware.usable_bytes + 0.0 * best
     room = usable - passing.context
-    kept = np.where(moment == STEP_MOMENT, 0.0, pick(fresh)) + pick(pending)
+    pools = layouts.books.stacks.stream_pools[layouts.stack]
+    elsewhere = [_kept_elsewhere(number, held_state, passing, pending, pools) for number in range(len(sums.moments))]
+    kept = pick(elsewhere[0])
+    for number in range(1, len(elsewhere)):
+        kept = np.where(moment == number, pick(elsewhere[number]), kept)
     reserved = reserved_bytes(best - passing.context, kept, room)
     at_loss = (moment == FORWARD_MOMENT) & (peak.has_head > 0.0)
     return Memory(
@@ -154,13 +155,28 @@ def memory(
         peak_moment=np.where(at_loss, LOSS, np.where(moment == FORWARD_MOMENT, FORWARD_END, moment + 1)),
         in_flight=peak_flying,
         held_parameters=pick(held_state.held),
-        stages=_stage_rows(sums.moments, kinds, n, fresh, pending, passing.context, room) if keep_terms else (),
+        stages=_stage_rows(sums.moments, kinds, n, elsewhere, passing.context, room) if keep_terms else (),
         terms=_peak_terms(
             sums.moments, moment, pick, n, _symbols(shape, layouts, derived, layer, held_state, peak, peak_flying, pick)
         )
         if keep_terms
         else (),
     )
+
+
+def _kept_elsewhere(
+    number: int, held: state.State, passing: transient.Transients, pending: Array, pools: Array
+) -> Array:
+    """What the allocator keeps while the need peaks at moment ``number``: blocks that only other moments can use.
+
+    A flat copy needs one contiguous block, which freed tensors do not leave. A communication stream has a pool of its own, so
+    gradients and their reduction do not move into what activations left.
+    """
+    flat = held.step[0][1] + held.step[1][1]
+    present = (held.forward_gradients, held.forward_gradients, held.full_gradients, held.step_gradients)[number]
+    reduction = passing.reduce_input if number in (FORWARD_MOMENT, STEP_MOMENT) else 0.0
+    own_pool = pools * (np.maximum(held.full_gradients - present, 0.0) + reduction)
+    return pending + own_pool + (flat if number != STEP_MOMENT else 0.0)
 
 
 def reserved_bytes(needed: Array, kept: Array, room: Array) -> Array:
@@ -303,7 +319,7 @@ def _fullest(moments: list[TermSum]) -> tuple[Array, NDArray[np.intp]]:
 
 
 def _stage_rows(
-    moments: list[TermSum], kinds: StageKinds, n: int, fresh: Array, pending: Array, context: Array, room: Array
+    moments: list[TermSum], kinds: StageKinds, n: int, elsewhere: list[Array], context: Array, room: Array
 ) -> tuple[StageRow, ...]:
     """Each stage kind at its fullest moment, in the order of the stages."""
     rows = []
@@ -313,7 +329,9 @@ def _stage_rows(
         when = np.argmax(np.stack(totals), axis=0)
         head = np.broadcast_to(kinds.has_head[kind], (n,)) > 0.0
         names = np.where(when == FORWARD_MOMENT, np.where(head, LOSS, FORWARD_END), when + 1)
-        kept = np.where(when == STEP_MOMENT, 0.0, fresh[kind]) + pending[kind]
+        kept = np.zeros(n)
+        for number, array in enumerate(elsewhere):
+            kept = np.where(when == number, array[kind], kept)
         reserved = reserved_bytes(best - context, kept, room)
         slack = np.zeros(n)
         for number, terms in enumerate(moments):

@@ -64,7 +64,7 @@ STEP_TEMPORARIES = LeafSpec(
     "transient/optimizer_temporaries", "bytes", "bytes * owned parameters at the step", "[PyTorch] foreach optimizers"
 )
 UNSHARDED = LeafSpec(
-    "transient/unsharded_gradients", "bytes", "g * N_r held between reductions (no_sync)", "[PyTorchFSDP] no_sync"
+    "transient/unsharded_gradients", "bytes", "reduce bytes * N_r held between reductions (no_sync, or micro-batches of a pipeline)", "[PyTorchFSDP] no_sync; [PyTorchFSDP2] unsharded_accumulated_grad"
 )
 
 
@@ -191,8 +191,11 @@ def state(
     in_forward = (stays | (accumulated & ~freed)) & ~in_backward
     forward_gradients = gradients * in_forward
     step_gradients = gradients * ~(freed | in_backward)
-    hold = (layouts.no_sync > 0.0) & (layouts.zero >= 2.0) & (layouts.n_micro > 1.0) & (groups.shard > 1.0)
-    unsharded = gradient_bytes * (held * hold)
+    accumulating = layouts.n_micro > 1.0
+    in_pipeline = (layouts.pp > 1.0) & (stacks.unit_reduce[layouts.stack] > 0.0)
+    in_pipeline = in_pipeline & (stacks.reshard_in_pipeline[layouts.stack] == 0.0) & (layouts.zero >= 3.0)
+    hold = ((layouts.no_sync > 0.0) | in_pipeline) & (layouts.zero >= 2.0) & accumulating & (groups.shard > 1.0)
+    unsharded = recipes.reduce[recipe] * (held * hold)
 
     alone = groups.dp_cp == 1.0
     bucketed = np.where((layouts.zero == 0.0) & ~alone, recipes.ddp_buckets[recipe], 0.0)

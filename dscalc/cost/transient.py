@@ -57,7 +57,7 @@ GATHERED = LeafSpec(
 REDUCE_INPUT = LeafSpec(
     "transient/reduce_scatter_input",
     "bytes",
-    "(gather + reduce bytes) * parameters of one unit",
+    "(gather + reduce bytes) * parameters of the largest unit: a layer, the head or the embedding",
     "[PyTorchFSDP2] foreach_reduce",
 )
 LOGITS = LeafSpec(
@@ -181,7 +181,8 @@ def transients(
     gathered_forward = three * np.where(kept_whole, everything, np.minimum(forward_units, everything + unit))
     gathered_backward = three * np.where(kept_whole, everything, np.minimum(backward_units, everything + unit))
     unit_reduce = np.where(three, stacks.unit_reduce[stack] * (gather + recipes.reduce[recipe]), 0.0)
-    reduce_input = unit_reduce * trained.layer
+    largest_unit = np.maximum(kinds.has_head * trained.head, kinds.has_embedding * trained.embedding)
+    reduce_input = unit_reduce * np.maximum(largest_unit, trained.layer)
 
     # loss
     logits_tokens = tokens * np.where(losses.vocab_parallel[loss] > 0.0, by_tp, 1.0) * float(shape.vocab)
