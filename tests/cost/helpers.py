@@ -1,4 +1,6 @@
-"""Layouts, books and shapes from keywords, for tests of the formulas: one line where the library wants a record of columns."""
+"""Layouts, books and shapes from keywords, for tests of the formulas: one line where the library wants a record of
+columns.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,38 @@ from dscalc.records import Adapters, Books, Hardware, Layouts, ModelShape, Stack
 from dscalc.specs.stack import load_books
 
 DEGREES: dict[str, float] = {
-    "dp": 1, "dp_replicate": 1, "tp": 1, "pp": 1, "vpp": 1, "cp": 1, "ep": 1, "etp": 1, "zero": 0, "sequence_parallel": 0,
-    "micro_batch": 1, "n_micro": 1, "seq_len": 4096, "recompute_layers": np.inf, "capacity_factor": 1, "reshard": 1,
-    "no_sync": 0, "offload_optimizer": 0, "offload_parameters": 0, "offload_activations": 0, "optimizer_in_backward": 0,
-}  # fmt: skip
+    "dp": 1,
+    "dp_replicate": 1,
+    "tp": 1,
+    "pp": 1,
+    "vpp": 1,
+    "cp": 1,
+    "ep": 1,
+    "etp": 1,
+    "zero": 0,
+    "sequence_parallel": 0,
+    "micro_batch": 1,
+    "n_micro": 1,
+    "seq_len": 4096,
+    "recompute_layers": np.inf,
+    "capacity_factor": 1,
+    "reshard": 1,
+    "no_sync": 0,
+    "offload_optimizer": 0,
+    "offload_parameters": 0,
+    "offload_activations": 0,
+    "optimizer_in_backward": 0,
+}
 CHOICES: dict[str, str] = {
-    "schedule": "1f1b", "recompute": "none", "attention": "flash", "cp_comm": "ring", "recipe": "bf16-mixed",
-    "optimizer": "adamw", "loss": "eager", "stack": "generic",
-}  # fmt: skip
+    "schedule": "1f1b",
+    "recompute": "none",
+    "attention": "flash",
+    "cp_comm": "ring",
+    "recipe": "bf16-mixed",
+    "optimizer": "adamw",
+    "loss": "eager",
+    "stack": "generic",
+}
 
 
 def books(**features: Any) -> Books:
@@ -51,10 +77,15 @@ def layouts(the_books: Books | None = None, /, **given: Any) -> Layouts:
     if the_books is not None and the_books.stacks.names == ("made-up",):
         choices["stack"] = "made-up"
     names = {
-        "schedule": codes.SCHEDULES, "recompute": codes.RECOMPUTES, "attention": codes.ATTENTIONS, "cp_comm": codes.CP_COMMS,
-        "recipe": found.recipes.names, "optimizer": found.optimizers.names, "loss": found.losses.names,
+        "schedule": codes.SCHEDULES,
+        "recompute": codes.RECOMPUTES,
+        "attention": codes.ATTENTIONS,
+        "cp_comm": codes.CP_COMMS,
+        "recipe": found.recipes.names,
+        "optimizer": found.optimizers.names,
+        "loss": found.losses.names,
         "stack": found.stacks.names,
-    }  # fmt: skip
+    }
     unknown = set(given) - set(DEGREES) - set(choices)
     assert not unknown, f"no such column: {sorted(unknown)}"
     columns: dict[str, Any] = {
@@ -100,9 +131,15 @@ def leaf(result: Memory, path: str) -> np.ndarray[Any, np.dtype[np.float64]]:
 def gpt(layers: int = 4, hidden: int = 64, heads: int = 4, vocab: int = 1000, **more: Any) -> ModelShape:
     """A GPT block: LayerNorm, biases, an MLP of 4h without a gate."""
     given = {
-        "ffn_hidden": 4 * hidden, "gated_mlp": False, "norm": "layer", "qkv_bias": True, "out_bias": True, "mlp_bias": True,
-        "learned_positions": 128, **more,
-    }  # fmt: skip
+        "ffn_hidden": 4 * hidden,
+        "gated_mlp": False,
+        "norm": "layer",
+        "qkv_bias": True,
+        "out_bias": True,
+        "mlp_bias": True,
+        "learned_positions": 128,
+        **more,
+    }
     return ModelShape("gpt", layers, hidden, heads, heads, hidden // heads, hidden // heads, vocab=vocab, **given)
 
 
@@ -128,8 +165,23 @@ QWEN3_8B = llama(36, 4096, 32, 8, 12288, 151936, head_dim=128, q_norm_elements=1
 GEMMA_2_9B = llama(42, 3584, 16, 8, 14336, 256000, head_dim=256, norms_per_layer=4, tied_embeddings=True)
 MIXTRAL_8X7B = llama(32, 4096, 32, 8, 14336, 32000, experts=8, top_k=2, moe_ffn_hidden=14336, moe_layer=(True,) * 32)
 DEEPSEEK_V3 = llama(
-    61, 7168, 128, 128, 18432, 129280, head_dim=192, value_head_dim=128, mla=True, q_lora_rank=1536, kv_lora_rank=512,
-    rope_head_dim=64, experts=256, top_k=8, moe_ffn_hidden=2048, shared_ffn_hidden=2048, router_correction=True,
+    61,
+    7168,
+    128,
+    128,
+    18432,
+    129280,
+    head_dim=192,
+    value_head_dim=128,
+    mla=True,
+    q_lora_rank=1536,
+    kv_lora_rank=512,
+    rope_head_dim=64,
+    experts=256,
+    top_k=8,
+    moe_ffn_hidden=2048,
+    shared_ffn_hidden=2048,
+    router_correction=True,
     moe_layer=(False,) * 3 + (True,) * 58,
-)  # fmt: skip
+)
 SEVEN_BILLION = llama(32, 4096, 32, 32, 11008, 32000, stated_params=7_000_000_000)

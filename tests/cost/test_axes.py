@@ -24,7 +24,9 @@ small = st.sampled_from([1, 2, 3, 4])
 def test_group_sizes_are_counts_of_ranks(
     tp: int, cp: int, dp_shard: int, dp_replicate: int, etp: int, ep: int, pp: int
 ) -> None:
-    """Coordinates with strides: dense tp 1, cp t, dp_shard t c, dp_replicate t c dp_shard; experts etp 1, ep etp, the rest etp ep."""
+    """Coordinates with strides: dense tp 1, cp t, dp_shard t c, dp_replicate t c dp_shard; experts etp 1, ep etp,
+    the rest etp ep.
+    """
     assume(tp * cp * dp_shard % (etp * ep) == 0)
     grid = Grid(tp, pp, cp, dp_shard, dp_replicate, etp, ep)
     found = groups(layouts(tp=tp, cp=cp, dp=dp_shard * dp_replicate, dp_replicate=dp_replicate, etp=etp, ep=ep, pp=pp))
@@ -126,8 +128,13 @@ def test_first_reason_follows_the_written_order() -> None:
     names = found.reasons.names
     assert names == (*(rule.name for rule in rules()), MEMORY_REASON)
     assert [names[i] for i in found.reasons.first] == [
-        MEMORY_REASON, "tp_heads", "cp_seq_len", "dp_replicate", "pp_layers", "tp_heads",
-    ]  # fmt: skip
+        MEMORY_REASON,
+        "tp_heads",
+        "cp_seq_len",
+        "dp_replicate",
+        "pp_layers",
+        "tp_heads",
+    ]
     assert not found.feasible.any()
     first = [min(k for k in range(len(names)) if found.reasons.masks[k][row]) for row in range(6)]
     assert list(found.reasons.first) == first

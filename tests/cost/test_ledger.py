@@ -1,7 +1,7 @@
 """The activation ledger against published per-layer formulas and against sums written out by hand.
 
-Unit of the hand-written sums: u = 2 s b h bytes, one 16-bit hidden tensor; the formulas of Korthikanti et al. 2022 leave out the
-small ``statistics`` (inverse root mean squares, log-sum-exps), and so do the comparisons with them.
+Unit of the hand-written sums: u = 2 s b h bytes, one 16-bit hidden tensor; the formulas of Korthikanti et al. 2022
+leave out the small ``statistics`` (inverse root mean squares, log-sum-exps), and so do the comparisons with them.
 """
 
 from __future__ import annotations
@@ -64,9 +64,12 @@ degrees = st.sampled_from([1, 2, 4, 8])
 
 @settings(max_examples=60)
 @given(
-    t=degrees, heads_over_t=st.integers(1, 16), d_k=st.sampled_from([32, 64, 80, 128]), s_over_t=st.integers(1, 512),
+    t=degrees,
+    heads_over_t=st.integers(1, 16),
+    d_k=st.sampled_from([32, 64, 80, 128]),
+    s_over_t=st.integers(1, 512),
     b=st.integers(1, 16),
-)  # fmt: skip
+)
 def test_korthikanti(t: int, heads_over_t: int, d_k: int, s_over_t: int, b: int) -> None:
     a, s = t * heads_over_t, t * s_over_t
     h = a * d_k
@@ -74,9 +77,16 @@ def test_korthikanti(t: int, heads_over_t: int, d_k: int, s_over_t: int, b: int)
 
     def kept(t: int = 1, sp: int = 0, recompute: str = "none") -> float:
         return layer(
-            shape, GPT_KERNELS, statistics=False, tp=t, sequence_parallel=sp, seq_len=s, micro_batch=b,
-            recompute=recompute, attention="unfused",
-        )  # fmt: skip
+            shape,
+            GPT_KERNELS,
+            statistics=False,
+            tp=t,
+            sequence_parallel=sp,
+            seq_len=s,
+            micro_batch=b,
+            recompute=recompute,
+            attention="unfused",
+        )
 
     sbh = s * b * h
     assert kept() == pytest.approx(sbh * (34 + 5 * a * s / h), rel=1e-12)  # equation 1
@@ -125,8 +135,8 @@ def llama_3_fused() -> float:
 
 
 def llama_2_eager() -> float:
-    # RMSNorm in Python: fp32 copy 2 + normalised 1 each, the linear inputs 2, q, k, v, out 4; gate, silu(gate), up, product:
-    # 12 + 4 f/h; no separate 1/rms rows, log-sum-exp as above
+    # RMSNorm in Python: fp32 copy 2 + normalised 1 each, the linear inputs 2, q, k, v, out 4; gate, silu(gate), up,
+    # product: 12 + 4 f/h; no separate 1/rms rows, log-sum-exp as above
     return (12 + 4 * 11008 / 4096) * U + 32 * 4 * S
 
 
@@ -141,8 +151,8 @@ def llama_2_nanotron() -> float:
 
 
 def llama_3_torchtitan_selective() -> float:
-    # kept: layer input 1; of the matrix products q, k, v, out, gate, up, down every second one from the first: q 1, v 1/4,
-    # gate f/h, down 1; attention output 1 and its log-sum-exp
+    # kept: layer input 1; of the matrix products q, k, v, out, gate, up, down every second one from the first: q 1,
+    # v 1/4, gate f/h, down 1; attention output 1 and its log-sum-exp
     return (1 + 1 + 1 / 4 + 14336 / 4096 + 1 + 1) * U + 32 * 4 * S
 
 
@@ -158,14 +168,15 @@ def gemma_2() -> float:
 
 
 def mixtral() -> float:
-    # attention part as Llama-3: 6.5; router logits and probabilities fp32 over 8 experts; each token twice: expert input,
-    # gate, up, product, output
+    # attention part as Llama-3: 6.5; router logits and probabilities fp32 over 8 experts; each token twice: expert
+    # input, gate, up, product, output
     return (6.5 + 2 * (1 + 3 * 14336 / 4096 + 1)) * U + 2 * 8 * 4 * S + 2 * 4 * S + 32 * 4 * S
 
 
 def deepseek_v3(mlp: float) -> float:
-    # h = 7168: two norm inputs, two linear inputs; latents with their norm outputs: query 2 * 1536, key/value 2 * 512 + rotary
-    # key 64; up-projected k_nope and v 128 * (128 + 128); q and k with rotary parts 128 * 192 each; attention output 128 * 128
+    # h = 7168: two norm inputs, two linear inputs; latents with their norm outputs: query 2 * 1536, key/value 2 *
+    # 512 + rotary key 64; up-projected k_nope and v 128 * (128 + 128); q and k with rotary parts 128 * 192 each;
+    # attention output 128 * 128
     attention = 4 * 7168 + 2 * 1536 + 2 * 512 + 64 + 128 * 256 + 2 * 128 * 192 + 128 * 128
     return 2 * S * attention + mlp + 2 * 4 * S + 128 * 4 * S
 
@@ -185,7 +196,8 @@ def deepseek_v3_experts_eager_mlp() -> float:
 
 
 def gpt_with_dropout() -> float:
-    # Korthikanti et al. 2022, equation 1, plus 4 bytes a token for each of two norms (its log-sum-exp does not exist: unfused)
+    # Korthikanti et al. 2022, equation 1, plus 4 bytes a token for each of two norms (its log-sum-exp does not
+    # exist: unfused)
     return S * 4096 * (34 + 5 * 32 * S / 4096) + 2 * 4 * S
 
 
@@ -198,7 +210,8 @@ LEDGERS: dict[str, tuple[Callable[[], float], Callable[[], float]]] = {
     "Llama-3 eager, kv repeated": (llama_3_eager_repeating, lambda: layer(LLAMA_3_8B, REPEATING)),
     "Llama-2 nanotron": (llama_2_nanotron, lambda: layer(LLAMA_2_7B, IN_PLACE_ROTARY)),
     "Llama-3 torchtitan selective": (
-        llama_3_torchtitan_selective, lambda: layer(LLAMA_3_8B, CHOOSING, recompute="selective"),
+        llama_3_torchtitan_selective,
+        lambda: layer(LLAMA_3_8B, CHOOSING, recompute="selective"),
     ),
     "Qwen3": (qwen_3, lambda: layer(QWEN3_8B, FUSED)),
     "Gemma-2": (gemma_2, lambda: layer(GEMMA_2_9B, FUSED)),
@@ -206,9 +219,10 @@ LEDGERS: dict[str, tuple[Callable[[], float], Callable[[], float]]] = {
     "DeepSeek-V3 dense layer": (deepseek_v3_dense, lambda: layer(DEEPSEEK_V3, FUSED)),
     "DeepSeek-V3 expert layer": (deepseek_v3_experts, lambda: layer(DEEPSEEK_V3, FUSED, "moe")),
     "DeepSeek-V3 expert layer, eager MLP": (
-        deepseek_v3_experts_eager_mlp, lambda: layer(DEEPSEEK_V3, EAGER_MLP, "moe"),
+        deepseek_v3_experts_eager_mlp,
+        lambda: layer(DEEPSEEK_V3, EAGER_MLP, "moe"),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", LEDGERS)
@@ -230,7 +244,9 @@ def test_no_row_can_go_missing(row: ledger.Row, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_expert_outputs_may_be_left_out() -> None:
-    """Where the router's weights are applied before the down projection, the experts' outputs need not be kept: k u less."""
+    """Where the router's weights are applied before the down projection, the experts' outputs need not be kept: k u
+    less.
+    """
     lean = books(expert_output_saved=0)
     assert layer(MIXTRAL_8X7B, FUSED, "moe") - layer(MIXTRAL_8X7B, lean, "moe") == pytest.approx(2 * U, rel=1e-12)
 
@@ -238,8 +254,8 @@ def test_expert_outputs_may_be_left_out() -> None:
 def test_frozen_linear_layers_keep_their_input_only_for_an_adapter() -> None:
     """A weight that does not train needs no input for its gradient; q, k, v and the norms' own inputs stay.
 
-    Adapters on q and v: the input of the MLP (1 u) and of the down projection (f/h u) go. Without any adapter inside the block the
-    input of q, k and v goes too.
+    Adapters on q and v: the input of the MLP (1 u) and of the down projection (f/h u) go. Without any adapter inside
+    the block the input of q, k and v goes too.
     """
     whole = layer(LLAMA_2_7B, FUSED)
     attention = layer(LLAMA_2_7B, FUSED, adapters=Adapters(8, ("q_proj", "v_proj"), 2.0))
@@ -256,7 +272,9 @@ def test_frozen_linear_layers_keep_their_input_only_for_an_adapter() -> None:
 @pytest.mark.parametrize("c", [1, 2, 4])
 @pytest.mark.parametrize(("t", "kv"), [(1, 1), (2, 2), (8, 8), (16, 8), (32, 8)])
 def test_tensor_parallel_llama_3(t: int, kv: int, c: int) -> None:
-    """Everything over c; tensor-parallel rows over t; key and value over at most the 8 key/value heads, replicated beyond."""
+    """Everything over c; tensor-parallel rows over t; key and value over at most the 8 key/value heads, replicated
+    beyond.
+    """
     got = layer(LLAMA_3_8B, FUSED, tp=t, cp=c)
     whole = (4 + 2 / t + 2 * (1 / 4) / kv + 3 * 14336 / 4096 / t) * U + 2 * 4 * S + 32 * 4 * S / t
     assert got == pytest.approx(whole / c, rel=1e-12)
@@ -265,9 +283,11 @@ def test_tensor_parallel_llama_3(t: int, kv: int, c: int) -> None:
 
 
 def test_expert_rows_follow_routed_tokens() -> None:
-    """Balanced routing: a rank of t ranks receives T k / t tokens; inside an expert-tensor group every rank sees its peers' too.
+    """Balanced routing: a rank of t ranks receives T k / t tokens; inside an expert-tensor group every rank sees its
+    peers' too.
 
-    Mixtral, t = 4: expert input k u etp / t, expert-wide tensors k f_e/h u / t (etp times the tokens, 1/etp of the width),
+    Mixtral, t = 4: expert input k u etp / t, expert-wide tensors k f_e/h u / t (etp times the tokens, 1/etp of the
+    width),
     output k u / t; capacity pads all of them.
     """
     both = layer(MIXTRAL_8X7B, FUSED, "moe", tp=4, sequence_parallel=1)

@@ -68,10 +68,12 @@ def test_embedding_and_head_count_as_layers() -> None:
 
 
 def test_placement_by_cost_as_nanotron_does() -> None:
-    """Blocks in order, embedding 0, a layer 4 h^2 + 3 h f, head V h; the next stage begins where the running cost reaches (r+1)/p.
+    """Blocks in order, embedding 0, a layer 4 h^2 + 3 h f, head V h; the next stage begins where the running cost
+    reaches (r+1)/p.
 
-    The 1B shape (16 layers, h = 2048, f = 8192, V = 131072) has head/layer = 64/16 = 4: twenty equal shares. Where the sum meets
-    the threshold exactly, the rows that ran at normal speed show 10 layers of 2 stages and 5 of 4 on the first one.
+    The 1B shape (16 layers, h = 2048, f = 8192, V = 131072) has head/layer = 64/16 = 4: twenty equal shares. Where
+    the sum meets the threshold exactly, the rows that ran at normal speed show 10 layers of 2 stages and 5 of 4 on
+    the first one.
     """
     shape = llama(16, 2048, 32, 32, 8192, 131072)
     assert 131072 * 2048 == 4 * (4 * 2048**2 + 3 * 2048 * 8192)
@@ -99,7 +101,9 @@ def test_stages_share_the_layers(shape: ModelShape, placement: str, schedule: st
 
 
 def test_schedules_place_as_their_papers_say() -> None:
-    """Qi et al. 2024: ZB-V folds the model back, the first stage holds both ends. DeepSeek-V3: DualPipe holds two directions."""
+    """Qi et al. 2024: ZB-V folds the model back, the first stage holds both ends. DeepSeek-V3: DualPipe holds two
+    directions.
+    """
     assert [s.placement for s in SCHEDULES] == ["loop", "loop", "loop", "loop", "loop", "vee", "both"]
 
 
@@ -173,12 +177,12 @@ def both_ways(shape: ModelShape, layout: Layouts, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("block", range(25))
 def test_kinds_contain_the_fullest_stage(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The peak over the stage kinds is the peak over all stages, to the bit: dense models, dense layers first, experts in all
-    layers, where gradients are there throughout.
+    """The peak over the stage kinds is the peak over all stages, to the bit: dense models, dense layers first,
+    experts in all layers, where gradients are there throughout.
     """
     compared = 0
     for seed in range(40 * block, 40 * block + 40):
-        rng = random.Random(seed)
+        rng = random.Random(seed)  # noqa: S311
         shape = random_shape(rng, ["dense", "first dense", "all"])
         layout = random_layout(rng, shape, ["bf16-mixed", "megatron", "nanotron"])
         if layout is not None:
@@ -190,10 +194,12 @@ def test_kinds_contain_the_fullest_stage(block: int, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("block", range(10))
 def test_kinds_nearly_contain_the_fullest_stage_of_mixed_models(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where layers with experts and without lie mixed, or gradients appear with the first backward, six kinds may miss a stage."""
+    """Where layers with experts and without lie mixed, or gradients appear with the first backward, six kinds may
+    miss a stage.
+    """
     compared = 0
     for seed in range(40 * block, 40 * block + 40):
-        rng = random.Random(seed)
+        rng = random.Random(seed)  # noqa: S311
         shape = random_shape(rng, ["dense", "interleaved", "late", "scattered"])
         layout = random_layout(rng, shape, ["bf16-mixed", "fsdp", "ddp-amp"])
         if layout is not None:

@@ -28,11 +28,18 @@ def parts(result: Memory) -> dict[str, float]:
 
 
 def test_sixteen_bytes_a_parameter() -> None:
-    """Rajbhandari et al. 2020, section 3.1: 2 + 2 + 4 + 4 + 4 bytes; 7e9 parameters take 14 + 14 + 28 + 28 + 28 = 112 GB."""
+    """Rajbhandari et al. 2020, section 3.1: 2 + 2 + 4 + 4 + 4 bytes; 7e9 parameters take 14 + 14 + 28 + 28 + 28 =
+    112 GB.
+    """
     found = peak(SEVEN_BILLION, layouts())
     assert parts(found) == {
-        "weights": 14e9, "gradients": 14e9, "main_gradients": 0.0, "master_weights": 28e9, "adam_m": 28e9, "adam_v": 28e9,
-    }  # fmt: skip
+        "weights": 14e9,
+        "gradients": 14e9,
+        "main_gradients": 0.0,
+        "master_weights": 28e9,
+        "adam_m": 28e9,
+        "adam_v": 28e9,
+    }
     assert found.state_bytes[0] == 112e9
 
 
@@ -85,10 +92,20 @@ def test_three_stages_of_zero_at_64_ranks() -> None:
 
 def shape_of(model: sharding.Model) -> ModelShape:
     return llama(
-        model.layers, model.h, model.a, model.g, model.f, model.vocab, head_dim=model.d_k, tied_embeddings=model.tied,
-        experts=model.experts, top_k=min(2, model.experts), moe_ffn_hidden=model.f_e, shared_ffn_hidden=model.f_s,
+        model.layers,
+        model.h,
+        model.a,
+        model.g,
+        model.f,
+        model.vocab,
+        head_dim=model.d_k,
+        tied_embeddings=model.tied,
+        experts=model.experts,
+        top_k=min(2, model.experts),
+        moe_ffn_hidden=model.f_e,
+        shared_ffn_hidden=model.f_s,
         moe_layer=model.moe,
-    )  # fmt: skip
+    )
 
 
 def only(stage: int) -> Any:
@@ -106,20 +123,35 @@ def only(stage: int) -> Any:
 
 
 def cases() -> Iterator[tuple[sharding.Model, sharding.Grid, int]]:
-    rng = random.Random(20)
+    rng = random.Random(20)  # noqa: S311
     while True:
         g = rng.choice([1, 2, 4, 8])
         moe = rng.random() < 0.5
         layers = rng.choice([4, 8])
         pattern = rng.choice([(False,) + (True,) * (layers - 1), (True,) * layers, (False, True) * (layers // 2)])
         model = sharding.Model(
-            layers, 96, 8, g, 12, 240, 1024, tied=rng.random() < 0.5, experts=8 if moe else 0, f_e=48 if moe else 0,
-            f_s=rng.choice([0, 24]) if moe else 0, moe=pattern if moe else (),
-        )  # fmt: skip
+            layers,
+            96,
+            8,
+            g,
+            12,
+            240,
+            1024,
+            tied=rng.random() < 0.5,
+            experts=8 if moe else 0,
+            f_e=48 if moe else 0,
+            f_s=rng.choice([0, 24]) if moe else 0,
+            moe=pattern if moe else (),
+        )
         grid = sharding.Grid(
-            tp=rng.choice([1, 2, 4, 8]), pp=rng.choice([1, 2, 4]), cp=rng.choice([1, 2]), dp_shard=rng.choice([1, 2, 3]),
-            dp_replicate=rng.choice([1, 2]), etp=rng.choice([1, 2]) if moe else 1, ep=rng.choice([1, 2, 4]) if moe else 1,
-        )  # fmt: skip
+            tp=rng.choice([1, 2, 4, 8]),
+            pp=rng.choice([1, 2, 4]),
+            cp=rng.choice([1, 2]),
+            dp_shard=rng.choice([1, 2, 3]),
+            dp_replicate=rng.choice([1, 2]),
+            etp=rng.choice([1, 2]) if moe else 1,
+            ep=rng.choice([1, 2, 4]) if moe else 1,
+        )
         if grid.tp * grid.cp * grid.dp_shard % (grid.etp * grid.ep) == 0:
             yield model, grid, rng.choice([0, 1, 2, 3])
 
@@ -128,23 +160,38 @@ EACH = {
     "bf16-mixed": {"weights": 2, "gradients": 2, "master_weights": 4, "adam_m": 4, "adam_v": 4},
     "megatron": {"weights": 2, "main_gradients": 4, "master_weights": 4, "adam_m": 4, "adam_v": 4},
     "deepspeed-bf16-fp32-accumulation": {
-        "weights": 2, "gradients": 2, "main_gradients": 4, "master_weights": 4, "adam_m": 4, "adam_v": 4,
+        "weights": 2,
+        "gradients": 2,
+        "main_gradients": 4,
+        "master_weights": 4,
+        "adam_m": 4,
+        "adam_v": 4,
     },
-}  # fmt: skip
+}
 
 
 def test_every_rank_and_tensor_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights, gradients, master and moments of every rank of every stage: dense and expert grids, key/value heads fewer than
-    tensor-parallel ranks, tied tables on two stages, hybrid sharding.
+    """Weights, gradients, master and moments of every rank of every stage: dense and expert grids, key/value heads
+    fewer than tensor-parallel ranks, tied tables on two stages, hybrid sharding.
     """
     source = cases()
     for number in range(60):
         model, grid, zero = next(source)
         recipe = list(EACH)[number % len(EACH)]
         layout = layouts(
-            books(), tp=grid.tp, pp=grid.pp, cp=grid.cp, dp=grid.dp_shard * grid.dp_replicate, dp_replicate=grid.dp_replicate,
-            etp=grid.etp, ep=grid.ep, zero=zero, recipe=recipe, seq_len=grid.cp, n_micro=grid.pp,
-        )  # fmt: skip
+            books(),
+            tp=grid.tp,
+            pp=grid.pp,
+            cp=grid.cp,
+            dp=grid.dp_shard * grid.dp_replicate,
+            dp_replicate=grid.dp_replicate,
+            etp=grid.etp,
+            ep=grid.ep,
+            zero=zero,
+            recipe=recipe,
+            seq_len=grid.cp,
+            n_micro=grid.pp,
+        )
         for stage in range(grid.pp):
             monkeypatch.setattr(memory_module, "stage_kinds", only(stage))
             got = parts(peak(shape_of(model), layout))
@@ -191,8 +238,9 @@ def adapter_parameters(shape: ModelShape, rank: int, *targets: str) -> int:
 
 
 def test_lora_counts() -> None:
-    """Hu et al. 2022: r (inputs + outputs) a matrix. Llama-2-7B, r = 8 on q and v: 32 * 2 * 8 * 8192 = 4,194,304, the number PEFT
-    prints; on all seven matrices 19,988,480; Llama-3-8B, r = 8 on q and v: 32 * 8 * (8192 + 5120) = 3,407,872.
+    """Hu et al. 2022: r (inputs + outputs) a matrix. Llama-2-7B, r = 8 on q and v: 32 * 2 * 8 * 8192 = 4,194,304,
+    the number PEFT prints; on all seven matrices 19,988,480; Llama-3-8B, r = 8 on q and v: 32 * 8 * (8192 + 5120) =
+    3,407,872.
     """
     assert adapter_parameters(LLAMA_2_7B, 8, "q_proj", "v_proj") == 4_194_304
     attention = ("q_proj", "k_proj", "v_proj", "o_proj")
@@ -213,8 +261,10 @@ def test_lora_state() -> None:
 
 
 def test_qlora_state() -> None:
-    """Dettmers et al. 2023: NF4 with double quantisation is 4.127 bits = 0.516 bytes a parameter of the linear layers; embeddings,
-    head and norms stay in 16 bits: Llama-2-7B has 32 * (4 * 4096^2 + 3 * 4096 * 11008) = 6,476,005,376 parameters in linear layers.
+    """Dettmers et al. 2023: NF4 with double quantisation is 4.127 bits = 0.516 bytes a parameter of the linear layers;
+    embeddings,
+    head and norms stay in 16 bits: Llama-2-7B has 32 * (4 * 4096^2 + 3 * 4096 * 11008) = 6,476,005,376 parameters in
+    linear layers.
     """
     nf4 = (4 + 8 / 64 + 32 / (64 * 256)) / 8
     assert nf4 == pytest.approx(0.516, abs=5e-4)
@@ -229,7 +279,9 @@ def test_qlora_state() -> None:
 
 @pytest.mark.parametrize("t", [1, 2, 8, 32])
 def test_adapters_under_tensor_parallelism(t: int) -> None:
-    """A of a column-parallel matrix and B of a row-parallel one are whole on every rank; key/value rows stop at the 8 heads."""
+    """A of a column-parallel matrix and B of a row-parallel one are whole on every rank; key/value rows stop at the
+    8 heads.
+    """
     layout = layouts(tp=t)
     sums = adapter_sums(LLAMA_3_8B, Adapters(16, ("q_proj", "v_proj", "o_proj"), 2.0))
     found = rank_parameters(LLAMA_3_8B, sums, layout, stage_kinds(LLAMA_3_8B, layout))
@@ -275,7 +327,9 @@ def test_adafactor_keeps_row_and_column_sums() -> None:
 
 
 def test_eight_bit_adam() -> None:
-    """Dettmers et al. 2022: one byte and an fp32 scale for each block of 256 elements a state; the embedding stays 32-bit."""
+    """Dettmers et al. 2022: one byte and an fp32 scale for each block of 256 elements a state; the embedding stays
+    32-bit.
+    """
     one = 1 + 4 / 256
     low = 2 * (one * (LINEAR + TABLES / 2 + NORMS)) + 8 * TABLES / 2
     high = 2 * one * LINEAR + 8 * (TABLES + NORMS)  # head and norms in 32 bits too

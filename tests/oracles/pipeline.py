@@ -12,7 +12,9 @@ Op = tuple[str, int, int]
 
 
 def one_f_one_b(p: int, m: int, stage: int) -> list[Op]:
-    """Narayanan et al. 2021, section 2.2: a warm-up of p - 1 - stage forwards, then one forward and one backward in turn."""
+    """Narayanan et al. 2021, section 2.2: a warm-up of p - 1 - stage forwards, then one forward and one backward in
+    turn.
+    """
     warm_up = min(m, p - 1 - stage)
     order: list[Op] = [("F", k, 0) for k in range(warm_up)]
     for k in range(warm_up, m):
@@ -26,9 +28,11 @@ def gpipe(p: int, m: int, stage: int) -> list[Op]:
 
 
 def interleaved(p: int, m: int, v: int, stage: int) -> list[Op]:
-    """Narayanan et al. 2021, section 2.2, in Megatron's order: p micro-batches through one chunk, then through the next.
+    """Narayanan et al. 2021, section 2.2, in Megatron's order: p micro-batches through one chunk, then through the
+    next.
 
-    The warm-up is 2 (p - 1 - stage) + (v - 1) p forwards, so that the first backward of the last chunk finds its gradient.
+    The warm-up is 2 (p - 1 - stage) + (v - 1) p forwards, so that the first backward of the last chunk finds its
+    gradient.
     """
 
     def forward(k: int) -> Op:
@@ -50,8 +54,8 @@ def interleaved(p: int, m: int, v: int, stage: int) -> list[Op]:
 def zero_bubble(p: int, m: int, stage: int, second: bool) -> list[Op]:
     """Qi et al. 2023, sections 2.2 (H1) and 2.3 (H2): B and W apart.
 
-    H1 warms up with p - stage forwards as 1F1B does, H2 with 2 (p - stage) - 1; later stages put off their weight gradients
-    until they hold as many micro-batches as the first stage does.
+    H1 warms up with p - stage forwards as 1F1B does, H2 with 2 (p - stage) - 1; later stages put off their weight
+    gradients until they hold as many micro-batches as the first stage does.
     """
     warm_up = min(m, 2 * (p - stage) - 1 if second else p - stage)
     put_off = 2 * stage if second else stage
@@ -71,8 +75,9 @@ def zero_bubble(p: int, m: int, stage: int, second: bool) -> list[Op]:
 def alive(orders: list[list[Op]], v: int = 1, release: str = "B") -> list[int]:
     """Play the orders to their end and return, for each stage, the most micro-batch chunks it held at once.
 
-    Chunk c of stage i is model chunk c * p + i. A forward needs the previous chunk's forward of the same micro-batch, a backward
-    the next chunk's backward; the last chunk's backward needs its own forward. A chunk is held from its forward to ``release``.
+    Chunk c of stage i is model chunk c * p + i. A forward needs the previous chunk's forward of the same
+    micro-batch, a backward the next chunk's backward; the last chunk's backward needs its own forward. A chunk is
+    held from its forward to ``release``.
 
     Raises:
         AssertionError: the orders wait for each other for ever.

@@ -1,8 +1,9 @@
 """State of every rank, tensor by tensor: which elements it holds, which it owns, in exact fractions.
 
-Ranks have coordinates on two grids over the same ranks of a stage (inner first): tp, cp, dp_shard, dp_replicate for dense tensors
-and etp, ep, the rest for experts. Written from Shoeybi et al. 2019 (columns and rows), Rajbhandari et al. 2020 (ZeRO), Zhao et al.
-2023 (hybrid sharding), Narayanan et al. 2021 (stages); no sums over classes of tensors, only loops.
+Ranks have coordinates on two grids over the same ranks of a stage (inner first): tp, cp, dp_shard, dp_replicate for
+dense tensors and etp, ep, the rest for experts. Written from Shoeybi et al. 2019 (columns and rows), Rajbhandari et
+al. 2020 (ZeRO), Zhao et al. 2023 (hybrid sharding), Narayanan et al. 2021 (stages); no sums over classes of tensors,
+only loops.
 """
 
 from __future__ import annotations
@@ -110,8 +111,8 @@ def held(model: Model, grid: Grid, stage: int, q: int) -> tuple[list[Fraction], 
 def owned(model: Model, grid: Grid, stage: int, q: int) -> Fraction:
     """Elements of rank q after the ranks that hold the same elements divided them among themselves.
 
-    Dense tensors: the ranks of one tensor-parallel coordinate and one replica. Experts: the ranks of one expert-tensor and
-    expert-parallel coordinate within one replica.
+    Dense tensors: the ranks of one tensor-parallel coordinate and one replica. Experts: the ranks of one
+    expert-tensor and expert-parallel coordinate within one replica.
     """
     dense, expert = held(model, grid, stage, q)
     peers = len(grid.same(q, "tp", "dp_replicate"))
