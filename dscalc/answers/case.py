@@ -154,7 +154,7 @@ def _model(given: Mapping[str, Any]) -> tuple[Model, list[Assumption], list[Warn
     assumed: list[Assumption] = []
     warnings: list[Warning] = []
     if "model" in given and params is not None:
-        raise InputError("and --model both say what the model is; leave one out", where="--params")
+        raise InputError("stands beside --model, and both say what the model is; give one of them", where="--params")
     if "model" in given:
         loaded = load_model(given["model"])
         spec, source = loaded.spec, loaded.source

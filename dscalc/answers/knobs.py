@@ -17,6 +17,7 @@ class Variation(NamedTuple):
     cost: str
     spec: LayoutSpec
     pair: bool = False
+    grows: bool = False  # a degree that does not fit into the present number of GPUs
 
 
 def changed(spec: LayoutSpec, **changes: Any) -> LayoutSpec:
@@ -64,7 +65,13 @@ def variations(
     Returns:
         Variations, single knobs first, then pairs.
     """
-    single = [*_sharding(spec), *_activations(spec), *_degrees(spec, shape, gpus_per_node), *_numbers(spec, optimizers)]
+    single = [
+        *_sharding(spec),
+        *_activations(spec),
+        *_degrees(spec, shape, gpus_per_node),
+        *_more_ranks(spec),
+        *_numbers(spec, optimizers),
+    ]
     return [*single, *_pairs(spec)]
 
 
@@ -78,14 +85,6 @@ def _sharding(spec: LayoutSpec) -> Iterator[Variation]:
     for stage in range(spec.zero + 1, 4):
         if ranks > 1:
             yield Variation(f"--zero {stage}", costs[stage], changed(spec, zero=stage))
-    if spec.zero > 0 or ranks == 1:
-        stage = max(spec.zero, 1 if spec.zero else 3)
-        words = f"--dp {2 * spec.dp}" if spec.zero else f"--dp {2 * spec.dp} --zero 3"
-        yield Variation(
-            words,
-            f"{2 * spec.gpus} GPUs where there were {spec.gpus}",
-            changed(spec, dp=2 * spec.dp, zero=stage, grad_accum=spec.grad_accum),
-        )
     if spec.zero == 3 and not spec.reshard:
         yield Variation("--reshard", "weights are gathered again in backward", changed(spec, reshard=True))
     if spec.zero == 3 and spec.dp_replicate > 1:
@@ -153,7 +152,19 @@ def _degree(spec: LayoutSpec, name: str, cost: str) -> Variation:
     words = f"--{name} {value}"
     words += f" --dp {new.dp}" if new.dp != spec.dp else ""
     words += f" --grad-accum {new.grad_accum}" if new.global_batch != spec.global_batch else ""
-    return Variation(words, cost + grown, new)
+    return Variation(words, cost + grown, new, grows=bool(grown))
+
+
+def _more_ranks(spec: LayoutSpec) -> Iterator[Variation]:
+    ranks = spec.dp_shard * spec.cp
+    if spec.zero > 0 or ranks == 1:
+        stage = max(spec.zero, 1 if spec.zero else 3)
+        words = f"--dp {2 * spec.dp}" if spec.zero else f"--dp {2 * spec.dp} --zero 3"
+        yield Variation(
+            words,
+            f"{2 * spec.gpus} GPUs where there were {spec.gpus}",
+            changed(spec, dp=2 * spec.dp, zero=stage, grad_accum=spec.grad_accum),
+        )
 
 
 def _numbers(spec: LayoutSpec, optimizers: tuple[str, ...]) -> Iterator[Variation]:

@@ -16,8 +16,8 @@ from dscalc.answers.notes import refuse_illegal, warnings_of
 from dscalc.codes import MOMENTS
 from dscalc.cost.evaluate import Evaluation, evaluate
 from dscalc.records import Adapters, Hardware, Mask
+from dscalc.specs.given import gather
 from dscalc.specs.layout_spec import lower
-from dscalc.specs.options import gather
 from dscalc.specs.store import load_gpu
 
 COMMON_GPUS = (
@@ -282,7 +282,12 @@ def _mildest(knobs: tuple[Knob, ...], tried: list[Variation]) -> Knob | None:
     """The first variation, in the order in which they disturb training least, that fits."""
     order = [variation.option for variation in tried]
     fitting = [k for k in knobs if k.fits and k.option in order]
-    return min(fitting, key=lambda k: order.index(k.option), default=next((k for k in knobs if k.fits), None))
+
+    def burden(knob: Knob) -> tuple[bool, int]:
+        at = order.index(knob.option)
+        return tried[at].grows, at
+
+    return min(fitting, key=burden, default=next((k for k in knobs if k.fits), None))
 
 
 def _legal(found: Evaluation) -> Mask:

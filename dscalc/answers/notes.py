@@ -29,8 +29,10 @@ def refuse_illegal(found: Evaluation, case: Case) -> None:
     """
     for name, message, mask in zip(found.reasons.names, found.reasons.messages, found.reasons.masks, strict=True):
         if name != "memory" and np.asarray(mask).reshape(-1)[0]:
-            where = re.search(r"--[a-z-]+", message)
-            raise InputError(f"{message} ({_numbers(message, case)})", where=where[0] if where else None)
+            found_flag = re.search(r"--[a-z-]+", message)
+            where = found_flag[0] if found_flag else None
+            text = message.removeprefix(f"{where} ")
+            raise InputError(f"{text} ({_numbers(message, case)})", where=where)
 
 
 def _numbers(message: str, case: Case) -> str:

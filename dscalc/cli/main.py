@@ -7,7 +7,6 @@ import io
 import os
 import sys
 from importlib import import_module
-from typing import Any
 
 import click
 
@@ -91,8 +90,13 @@ def run(args: list[str] | None = None) -> None:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="replace")  # a terminal that lacks a letter still gets the rest
-        code = main.main(args=args, prog_name="dscalc", standalone_mode=False) or 0
+        if "_DSCALC_COMPLETE" in os.environ:  # the shell asks for completions
+            main.main(prog_name="dscalc")
+        with main.make_context("dscalc", list(sys.argv[1:] if args is None else args)) as context:
+            main.invoke(context)
         sys.stdout.flush()
+    except click.exceptions.Exit as done:
+        code = _flushed(done.exit_code)
     except click.ClickException as error:
         code = complain(_usage(error), error.exit_code)
     except DscalcError as error:
@@ -106,6 +110,15 @@ def run(args: list[str] | None = None) -> None:
     except MemoryError:
         code = complain("out of host memory; ask for fewer rows or a smaller file", 1)
     sys.exit(int(code))
+
+
+def _flushed(code: int) -> int:
+    """The exit code, after everything written has reached its reader (who may have gone)."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _abandon_stdout()
+    return code
 
 
 def complain(text: str, code: int) -> int:
@@ -133,7 +146,8 @@ def _usage(error: click.ClickException) -> str:
     if isinstance(error, click.exceptions.MissingParameter) and error.param is not None:
         return f"{error.param.get_error_hint(error.ctx) if error.ctx else error.param.name}: is missing"
     if isinstance(error, click.BadParameter) and error.param is not None:
-        return f"{error.param.opts[0]}: {error.message}"
+        flag = error.param.opts[0]
+        return error.message if error.message.startswith(flag) else f"{flag}: {error.message}"
     return str(error.format_message())
 
 
@@ -145,8 +159,3 @@ def _abandon_stdout() -> None:
             os.dup2(null, stream.fileno())
         except (OSError, ValueError, AttributeError):  # no real stream behind it
             continue
-
-
-def exit_with(code: int) -> Any:
-    """End the running command with an exit code."""
-    click.get_current_context().exit(code)

@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 import click
 
 from dscalc.errors import DscalcError
+from dscalc.specs.given import gather
 from dscalc.specs.option_table import CONSTANTS, OPTIONS, TABLE, Option
-from dscalc.specs.options import gather, parse
+from dscalc.specs.options import parse
 
 F = TypeVar("F", bound=Callable[..., Any])
 Given = dict[str, Any]

@@ -128,7 +128,12 @@ def _layout_words(answer: MemoryAnswer) -> str:
     degrees = [f"{name} {getattr(spec, name)}" for name in ("tp", "pp", "cp", "ep", "dp") if getattr(spec, name) > 1]
     zero = [f"ZeRO-{spec.zero}"] if spec.zero else []
     gpus = f"{spec.gpus} GPU" + ("s" if spec.gpus > 1 else "")
-    return gpus + (f" ({', '.join(degrees + zero)})" if degrees or zero else "")
+    adapters = answer.case.adapters
+    lora = ""
+    if adapters is not None:
+        base = answer.case.given.get("base_precision", "bf16")
+        lora = f", rank-{adapters.rank} adapters on a frozen {base} base"
+    return gpus + (f" ({', '.join(degrees + zero)})" if degrees or zero else "") + lora
 
 
 def _segments(terms: Sequence[Term]) -> list[Segment]:

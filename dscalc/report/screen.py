@@ -12,13 +12,13 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from dscalc.units import GB, KB, MB, TB
+from dscalc.units import GB, KB, KILO, MB, TB
 
 WIDEST = 140  # columns; longer lines are hard to read
 NARROWEST = 60
 GAP = 2  # blanks between columns
 LEAST_FILL = 24  # characters of a wrapping column
-ONE_DECIMAL = 1000  # from here on one decimal suffices
+ONE_DECIMAL = KILO  # from here on one decimal suffices
 GOOD, BAD, QUIET, STRONG, HEAD = "green", "red", "dim", "bold", "bold cyan"
 
 

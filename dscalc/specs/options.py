@@ -162,40 +162,6 @@ _READERS: Mapping[str, Callable[[Option, Any], object]] = {
 }
 
 
-def gather(options: Mapping[str, object]) -> dict[str, object]:
-    """Read a mapping of options in any spelling into canonical names and parsed values; ``None`` means not given.
-
-    Args:
-        options: option words to values; ``scenario`` names a TOML file whose words count where the mapping is silent.
-
-    Returns:
-        Canonical names to parsed values, in the order of the table.
-
-    Raises:
-        InputError: an unknown word, a bad value, or two spellings of one option that disagree.
-    """
-    given: dict[str, object] = {}
-    scenario: object = None
-    for word, value in options.items():
-        if value is None:
-            continue
-        if word == "scenario":
-            scenario = value
-            continue
-        name, parsed = read_word(word, value)
-        if name in given and given[name] != parsed:
-            raise InputError(
-                f"is given twice, as {given[name]} and as {parsed} (--{word.replace('_', '-')})",
-                where=OPTIONS[name].flag,
-            )
-        given[name] = parsed
-    if scenario is not None:
-        from dscalc.specs.scenario import load_scenario
-
-        given = {**load_scenario(str(scenario)), **given}
-    return {name: given[name] for name in OPTIONS if name in given}
-
-
 def read_word(word: str, value: object) -> tuple[str, object]:
     """Canonical name and parsed value of one option in any spelling.
 
