@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
-from dscalc.cost.ledger import COMPONENTS, DIVISORS, FULL, NONE, SELECTIVE, coefficients
+from dscalc.cost.ledger import FULL, NONE, SELECTIVE, coefficients
+from dscalc.cost.ledger_rows import COMPONENTS, DIVISORS
 from dscalc.cost.placement import StageKinds
-from dscalc.records import Adapters, Array, Layouts, ModelShape
+from dscalc.records import Adapters, Array, Layouts, ModelShape, StackTable
 from dscalc.terms import LeafSpec
 
 SPECS: dict[str, LeafSpec] = {
@@ -58,6 +60,14 @@ BY_KIND = ("mlp", "router", "experts")  # components that differ between dense l
 
 
 @dataclass(frozen=True, slots=True)
+class _Table:
+    """Bytes per token over codes: (divisor, values) by component, and summed over all but checkpoints and scores."""
+
+    components: dict[str, tuple[tuple[int, Array], ...]]
+    total: tuple[tuple[int, Array], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LayerBytes:
     """Bytes that one layer keeps for one micro-batch on one rank; arrays (n,). ``None`` where the model or stack has none."""
 
@@ -67,6 +77,34 @@ class LayerBytes:
     kept_total: Array  # what that layer keeps under the chosen recompute, layer input apart
     tokens: Array  # tokens of the rank
     residual: Array  # 1/t under sequence parallelism, else 1
+
+
+@lru_cache(maxsize=256)
+def _tables(
+    shape: ModelShape, stacks: StackTable, codes: tuple[int, ...], trained: tuple[str, ...] | None
+) -> tuple[_Table, ...]:
+    """Ledger sums over the codes in use: kept and whole, for dense layers and for layers with experts."""
+    return tuple(
+        _table(
+            [
+                coefficients(shape, stacks, code // 4, NONE if whole else code % 2, code // 2 % 2, kind, trained)
+                for code in codes
+            ]
+        )
+        for kind in (DENSE, MOE)
+        for whole in (False, True)
+    )
+
+
+def _table(rows: list[tuple[tuple[float, ...], ...]]) -> _Table:
+    sums = np.asarray(rows)  # (codes, components, divisors)
+    per_component = {
+        name: tuple((d, np.ascontiguousarray(sums[:, c, d])) for d in range(len(DIVISORS)) if sums[:, c, d].any())
+        for c, name in enumerate(COMPONENTS)
+    }
+    linear = sums[:, [c for c, name in enumerate(COMPONENTS) if name not in ("checkpoint", "scores")]].sum(axis=1)
+    total = tuple((d, np.ascontiguousarray(linear[:, d])) for d in range(len(DIVISORS)) if linear[:, d].any())
+    return _Table(per_component, total)
 
 
 def layer_bytes(shape: ModelShape, layouts: Layouts, adapters: Adapters | None = None) -> LayerBytes:
@@ -86,62 +124,45 @@ def layer_bytes(shape: ModelShape, layouts: Layouts, adapters: Adapters | None =
     References:
         [Korthikanti2022] section 4.
     """
-    stacks = layouts.books.stacks
     by_tp = 1.0 / layouts.tp
     residual = np.where(layouts.sequence_parallel > 0.0, by_tp, 1.0)
     routed = layouts.capacity_factor * by_tp
-    inverse = dict(
-        zip(
-            DIVISORS,
-            (residual, by_tp, 1.0 / np.minimum(layouts.tp, float(shape.kv_heads)), routed, routed * layouts.etp),
-            strict=True,
-        )
-    )
+    inverse = (residual, by_tp, 1.0 / np.minimum(layouts.tp, float(shape.kv_heads)), routed, routed * layouts.etp)
     tokens = layouts.seq_len * layouts.micro_batch / layouts.cp
+    pairs = tokens * layouts.seq_len
     code = (layouts.stack * 2 + layouts.attention) * 2 + (layouts.recompute == SELECTIVE)
     unique = np.unique(code)
-    where = np.searchsorted(unique, code) if unique.size > 1 else np.zeros_like(code)
-
+    where = np.searchsorted(unique, code)
     trained = None if adapters is None else adapters.targets
+    dense_kept, dense_whole, moe_kept, moe_whole = _tables(
+        shape, layouts.books.stacks, tuple(int(u) for u in unique), trained
+    )
 
-    def table(kind: str, whole: bool) -> list[tuple[tuple[float, ...], ...]]:
-        return [
-            coefficients(shape, stacks, int(u) // 4, NONE if whole else int(u) % 2, int(u) // 2 % 2, kind, trained)
-            for u in unique
-        ]
-
-    def component(rows: list[tuple[tuple[float, ...], ...]], name: str) -> Array | None:
-        index, total = COMPONENTS.index(name), None
-        for d, divisor in enumerate(DIVISORS):
-            values = [row[index][d] for row in rows]
-            if any(values):
-                part = np.asarray(values)[where] * inverse[divisor]
-                total = part if total is None else total + part
-        if total is None:
-            return None
-        return total * (tokens * layouts.seq_len if name == "scores" else tokens)
-
-    def summed(parts: dict[str, Array | None]) -> Array:
-        total = np.zeros_like(tokens)
-        for name, part in parts.items():
-            if part is not None and name != "checkpoint":
-                total = total + part
+    def spread(parts: tuple[tuple[int, Array], ...]) -> Array | None:
+        total: Array | None = None
+        for d, values in parts:
+            part = values[where] * inverse[d]
+            total = part if total is None else total + part
         return total
 
-    has_moe = shape.experts > 0
-    kept_rows, whole_rows = table(DENSE, False), table(DENSE, True)
-    kept = {name: component(kept_rows, name) for name in COMPONENTS}
-    whole, kept_total = summed({name: component(whole_rows, name) for name in COMPONENTS}), summed(kept)
+    def component(table: _Table, name: str) -> Array | None:
+        total = spread(table.components[name])
+        return None if total is None else total * (pairs if name == "scores" else tokens)
+
+    def everything(table: _Table) -> Array:
+        linear, scores = spread(table.total), spread(table.components["scores"])
+        total = np.zeros_like(tokens) if linear is None else linear * tokens
+        return total if scores is None else total + scores * pairs
+
+    kept = {name: component(dense_kept, name) for name in COMPONENTS}
     kept_moe: dict[str, Array | None] = {}
-    if has_moe:
-        moe_kept_rows, moe_whole_rows = table(MOE, False), table(MOE, True)
-        moe = {name: component(moe_kept_rows, name) for name in COMPONENTS}
-        moe_whole = summed({name: component(moe_whole_rows, name) for name in COMPONENTS})
-        kept_moe = {name: moe[name] for name in BY_KIND}
-        if all(shape.moe_layer):
-            whole, kept_total = moe_whole, summed(moe)
-        else:
-            whole, kept_total = np.maximum(whole, moe_whole), np.maximum(kept_total, summed(moe))
+    whole, kept_total = everything(dense_whole), everything(dense_kept)
+    if shape.experts:
+        kept_moe = {name: component(moe_kept, name) for name in BY_KIND}
+        whole_moe, kept_total_moe = everything(moe_whole), everything(moe_kept)
+        all_moe = all(shape.moe_layer)
+        whole = whole_moe if all_moe else np.maximum(whole, whole_moe)
+        kept_total = kept_total_moe if all_moe else np.maximum(kept_total, kept_total_moe)
     return LayerBytes(kept, kept_moe, whole, kept_total, tokens, residual)
 
 

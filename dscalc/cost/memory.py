@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from dscalc.cost import activations, state, transient
 from dscalc.cost.axes import Groups, groups
-from dscalc.cost.inventory import parameter_counts
 from dscalc.cost.placement import StageKinds, stage_kinds
-from dscalc.cost.rank_parameters import adapter_sums, part_sums, rank_parameters
+from dscalc.cost.rank_parameters import adapter_sums, part_sums, rank_parameters, stored_parameters
 from dscalc.cost.schedule import in_flight
 from dscalc.records import Adapters, Array, Hardware, Layouts, ModelShape
 from dscalc.terms import Leaf, LeafSpec, TermSum
@@ -397,5 +396,5 @@ def _host(layouts: Layouts, hardware: Hardware, held: state.State, shape: ModelS
     """Host memory of a node: offloaded state of its ranks, and at least one 16-bit copy of the model to load or save it."""
     per_node = np.where(np.isnan(hardware.gpus_per_node), 1.0, hardware.gpus_per_node)
     ranks = np.minimum(per_node, groups(layouts).gpus)
-    copy = 2.0 * parameter_counts(shape).main
+    copy = 2.0 * stored_parameters(shape)
     return ranks * held.offloaded.max(axis=0) + copy

@@ -13,6 +13,7 @@ from dscalc.records import Array, Layouts, ModelShape
 
 EVEN, BY_COST, EMBEDDING_AS_LAYER = range(3)
 KINDS = 6
+Stage = tuple[float, float, float, float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +72,13 @@ def chunk_layers(shape: ModelShape, chunks: int, placement: int) -> list[int]:
     return [base + (c < rest) for c in range(chunks)]
 
 
-@lru_cache(maxsize=4096)
-def _stages(shape: ModelShape, pp: int, chunks: int, schedule: str, placement: int) -> tuple[tuple[float, ...], ...]:
+@lru_cache(maxsize=64)
+def _memo(shape: ModelShape) -> dict[int, tuple[Stage, ...]]:
+    """Stage kinds of one model by key: a model is hashed once an evaluation, not once a layout."""
+    return {}
+
+
+def _stages(shape: ModelShape, pp: int, chunks: int, schedule: str, placement: int) -> tuple[Stage, ...]:
     """Per kind: index, layers, layers with experts, embedding tables, heads."""
     loop = schedule == "loop"
     total = pp * chunks if loop else 2 * pp if schedule == "vee" else pp
@@ -107,7 +113,7 @@ def _stages(shape: ModelShape, pp: int, chunks: int, schedule: str, placement: i
 
 
 def stage_kinds(shape: ModelShape, layouts: Layouts) -> StageKinds:
-    """The stage kinds of each layout: first, earliest middle, fullest middle ones, latest middle, last.
+    """The stage kinds of each layout: first, the middle ones that can be fullest, last.
 
     Args:
         shape [layers, (1,)]: the model.
@@ -127,13 +133,35 @@ def stage_kinds(shape: ModelShape, layouts: Layouts) -> StageKinds:
     placement = layouts.books.stacks.placement[layouts.stack]
     key = ((stages * 4096.0 + chunks) * len(SCHEDULES) + layouts.schedule) * len(PLACEMENTS) + placement
     unique = np.unique(key)
+    memo = _memo(shape)
     rows = []
-    for value in unique:
-        rest, place = divmod(int(value), len(PLACEMENTS))
-        rest, code = divmod(rest, len(SCHEDULES))
-        pp, v = divmod(rest, 4096)
-        rows.append(_stages(shape, pp, v, SCHEDULES[code].placement, place))
-    table = np.asarray(rows)  # (unique, kinds, 5)
+    for value in unique.astype(np.int64).tolist():
+        if value not in memo:
+            rest, place = divmod(value, len(PLACEMENTS))
+            rest, code = divmod(rest, len(SCHEDULES))
+            memo[value] = _stages(shape, *divmod(rest, 4096), SCHEDULES[code].placement, place)
+        rows.append(memo[value])
+    table = np.asarray(rows)  # (unique, kinds, fields)
     where = np.searchsorted(unique, key)
-    fields = [np.ascontiguousarray(table[:, :, f].T)[:, where] for f in range(5)]
-    return StageKinds(*fields)
+    fields = table[:, _worth_keeping(table), :].transpose(2, 1, 0)
+    return StageKinds(*(np.ascontiguousarray(field)[:, where] for field in fields))
+
+
+def _worth_keeping(table: Array) -> list[int]:
+    """Kinds that can be the fullest: a middle stage is not where an earlier one holds as many layers of each sort.
+
+    Fewer micro-batches are in flight on a later stage, so an earlier middle stage with the same layers needs no less memory.
+    """
+    first, middle, last = 0, range(1, KINDS - 1), KINDS - 1
+    kept: list[int] = []
+    for kind in middle:
+        layers, experts, index = table[:, kind, 1], table[:, kind, 2], table[:, kind, 0]
+        beaten = any(
+            (table[:, k, 1] - table[:, k, 2] >= layers - experts).all()
+            and (table[:, k, 2] >= experts).all()
+            and (table[:, k, 0] <= index).all()
+            for k in kept
+        )
+        if not beaten:
+            kept.append(kind)
+    return [first, *kept, last]

@@ -73,6 +73,25 @@ def part_sums(shape: ModelShape) -> PartSums:
 
 
 @lru_cache(maxsize=256)
+def stored_parameters(shape: ModelShape) -> int:
+    """Stored parameters of the main model.
+
+    Args:
+        shape [elements, (1,)]: the model.
+
+    Returns:
+        Parameters, tied weights once [elements, (1,)].
+
+    Raises:
+        nothing.
+
+    References:
+        [Definition].
+    """
+    return parameter_counts(shape).main
+
+
+@lru_cache(maxsize=256)
 def adapter_sums(shape: ModelShape, adapters: Adapters) -> PartSums:
     """Elements of the low-rank adapters by part and split: A is rank x inputs, B is outputs x rank.
 

@@ -64,7 +64,10 @@ STEP_TEMPORARIES = LeafSpec(
     "transient/optimizer_temporaries", "bytes", "bytes * owned parameters at the step", "[PyTorch] foreach optimizers"
 )
 UNSHARDED = LeafSpec(
-    "transient/unsharded_gradients", "bytes", "reduce bytes * N_r held between reductions (no_sync, or micro-batches of a pipeline)", "[PyTorchFSDP] no_sync; [PyTorchFSDP2] unsharded_accumulated_grad"
+    "transient/unsharded_gradients",
+    "bytes",
+    "reduce bytes * N_r held between reductions (no_sync, or micro-batches of a pipeline)",
+    "[PyTorchFSDP] no_sync; [PyTorchFSDP2] unsharded_accumulated_grad",
 )
 
 
