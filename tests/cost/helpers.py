@@ -6,13 +6,17 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
 from dscalc import codes
+from dscalc.cost import state
 from dscalc.cost.memory import Memory, memory
 from dscalc.records import Adapters, Books, Hardware, Layouts, ModelShape, StackTable
 from dscalc.specs.stack import load_books
+
+Columns = np.ndarray[Any, np.dtype[np.float64]]
 
 DEGREES: dict[str, float] = {
     "dp": 1,
@@ -119,13 +123,28 @@ def peak(shape: ModelShape, layout: Layouts, adapters: Adapters | None = None, k
     return memory(shape, layout, gpu(), adapters, keep_terms)
 
 
-def leaf(result: Memory, path: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+def leaf(result: Memory, path: str) -> Columns:
     """Sum of the leaves whose path is, or begins with, ``path``; zero where there is none."""
     total = np.zeros_like(result.total_bytes)
     for term in result.terms:
         if term.spec.path == path or term.spec.path.startswith(f"{path}/"):
             total = total + term.array
     return total
+
+
+def full_state(shape: ModelShape, layout: Layouts, adapters: Adapters | None = None) -> dict[str, Columns]:
+    """State as it is after a backward (gradients exist), part by part, for every stage kind: arrays (kinds, n)."""
+    seen: list[state.State] = []
+    original = state.state
+
+    def recording(*args: Any) -> state.State:
+        seen.append(original(*args))
+        return seen[-1]
+
+    with mock.patch.object(state, "state", recording):
+        n = peak(shape, layout, adapters, keep_terms=False).total_bytes.shape[0]
+    parts = {**{spec.path: array for spec, array in seen[0].persistent}, "state/gradients": seen[0].full_gradients}
+    return {path: np.broadcast_to(array, (array.shape[0], n)) for path, array in parts.items()}
 
 
 def gpt(layers: int = 4, hidden: int = 64, heads: int = 4, vocab: int = 1000, **more: Any) -> ModelShape:

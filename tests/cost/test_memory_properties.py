@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from itertools import pairwise
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dscalc import codes
-from dscalc.cost import state
 from dscalc.cost.activations import full_recompute_layers, layer_bytes, saved
 from dscalc.cost.axes import groups
 from dscalc.cost.evaluate import evaluate
@@ -29,6 +27,7 @@ from tests.cost.helpers import (
     MIXTRAL_8X7B,
     QWEN3_8B,
     SEVEN_BILLION,
+    full_state,
     gpt,
     gpu,
     layouts,
@@ -176,19 +175,8 @@ def test_inputs_are_not_changed() -> None:
 
 def held_state(shape: ModelShape, low_rank: Adapters | None = None, **given: Any) -> np.ndarray[Any, Any]:
     """Weights, gradients as they are after a backward, master and moments, on the stage that holds the most of them."""
-    seen: list[state.State] = []
-    original = state.state
-
-    def recording(*args: Any) -> state.State:
-        seen.append(original(*args))
-        return seen[-1]
-
-    with mock.patch.object(state, "state", recording):
-        found = peak(shape, layouts(**given), low_rank, keep_terms=False)
-    total = seen[0].full_gradients
-    for _, array in seen[0].persistent:
-        total = total + array
-    return np.broadcast_to(total, (total.shape[0], found.total_bytes.shape[0])).max(axis=0)
+    whole = sum(full_state(shape, layouts(**given), low_rank).values())
+    return np.asarray(whole).max(axis=0)
 
 
 @settings(max_examples=40)
