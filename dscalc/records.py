@@ -185,6 +185,7 @@ class StackTable:
     record_stream: Array  # 1: freed collective inputs stay pending until the GPU has passed them
     launches_per_pending: Array  # kernel launches between two full-size freed collective tensors
     slack_fraction: Array  # allocator rounding and splitting, of allocated
+    eager_kernels_bytes: Array  # context beyond the usual one where every kernel is loaded at start
     communicators: Array  # NCCL communicators beyond one per parallel group in use
 
 

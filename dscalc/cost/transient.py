@@ -15,7 +15,7 @@ from dscalc.cost.rank_parameters import RankParameters
 from dscalc.records import Array, Layouts, ModelShape
 from dscalc.terms import LeafSpec
 
-CONTEXT = LeafSpec("fixed/cuda_context", "bytes", "constant", "assumed: CUDA context and kernels of one process")
+CONTEXT = LeafSpec("fixed/cuda_context", "bytes", "context + kernels loaded eagerly", "assumed: CUDA context and kernels of one process")
 COMMUNICATORS = LeafSpec(
     "fixed/nccl_buffers",
     "bytes",
@@ -144,9 +144,10 @@ def transients(
         + (layouts.ep > 1.0)
     )
     extra = np.where(groups.gpus > 1.0, stacks.communicators[stack], 0.0)
+    context = constants.cuda_context_bytes + stacks.eager_kernels_bytes[stack]
     nccl = constants.communicator_bytes * (in_use + extra)
     fixed = [
-        (CONTEXT, constants.cuda_context_bytes + 0.0 * tokens),
+        (CONTEXT, context + 0.0 * tokens),
         (COMMUNICATORS, nccl),
         (WORKSPACE, constants.workspace_bytes + 0.0 * tokens),
     ]
@@ -213,5 +214,5 @@ def transients(
         live_last=live_last,
         live_first=layer.whole,
         working=working,
-        context=constants.cuda_context_bytes + nccl,
+        context=context + nccl,
     )

@@ -31,7 +31,9 @@ _RECIPE_DEFAULTS: dict[str, float] = {
     "flat_gather": 0.0,
     "step_cast": 0.0,
 }
-_STACK_NUMBERS = tuple(f for f in StackTable.__dataclass_fields__ if f not in ("names", "placement"))
+_STACK_NUMBERS = tuple(
+    f for f in StackTable.__dataclass_fields__ if f not in ("names", "placement", "eager_kernels_bytes")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,7 @@ def load_books() -> Books:
     stack_table = StackTable(
         names=tuple(stacks["stack"]),
         placement=np.asarray([float(PLACEMENTS.index(row["placement"])) for row in stack_rows]),
+        eager_kernels_bytes=np.asarray([parse_bytes(row.get("eager_kernels", "0 B")) for row in stack_rows]),
         **{field: _column(stack_rows, field, 0.0) for field in _STACK_NUMBERS},
     )
     given = stacks["constants"]

@@ -126,10 +126,7 @@ def read_rows(path: Path | None = None) -> tuple[list[Row], list[Excluded]]:
     Raises:
         InputError: the file cannot be read, is too large or lacks a column.
     """
-    if path is None:
-        text = (files("dscalc.validation") / "memory_rows.csv").read_text(encoding="utf-8")
-    else:
-        text = _read(path)
+    text = (files("dscalc.validation") / "memory_rows.csv").read_text(encoding="utf-8") if path is None else _read(path)
     reader = csv.DictReader(io.StringIO(text))
     missing = [name for name in NEEDED if name not in (reader.fieldnames or [])]
     if missing:
@@ -143,7 +140,7 @@ def read_rows(path: Path | None = None) -> tuple[list[Row], list[Excluded]]:
                 continue
             try:
                 rows.append(_lower(clean))
-            except (DscalcError, ValidationError, _Unusable) as error:
+            except (DscalcError, ValidationError, UnusableRowError) as error:
                 reason = (
                     "; ".join(str(e["msg"]) for e in error.errors())
                     if isinstance(error, ValidationError)
@@ -164,7 +161,7 @@ def _read(path: Path) -> str:
         raise InputError(f"cannot be read as a CSV file: {error}", where=str(path)) from error
 
 
-class _Unusable(Exception):
+class UnusableRowError(Exception):
     """A row that says too little."""
 
 
@@ -175,9 +172,9 @@ def _number(cells: dict[str, str], name: str) -> float | None:
     try:
         value = float(text)
     except ValueError as error:
-        raise _Unusable(f"{name} is not a number: {text!r}") from error
+        raise UnusableRowError(f"{name} is not a number: {text!r}") from error
     if not math.isfinite(value):
-        raise _Unusable(f"{name} is not finite")
+        raise UnusableRowError(f"{name} is not finite")
     return value
 
 
@@ -185,7 +182,7 @@ def _whole(cells: dict[str, str], name: str, default: int | None = None) -> int:
     value = _number(cells, name)
     if value is None:
         if default is None:
-            raise _Unusable(f"{name} not stated")
+            raise UnusableRowError(f"{name} not stated")
         return default
     return round(value)
 
@@ -194,14 +191,14 @@ def _lower(cells: dict[str, str]) -> Row:
     flags = tuple(f for f in cells.get("flags", "").split(";") if f)
     for flag in flags:
         if flag in EXCLUDING_FLAGS:
-            raise _Unusable(EXCLUDING_FLAGS[flag])
+            raise UnusableRowError(EXCLUDING_FLAGS[flag])
     notes, source = cells.get("notes", ""), cells["source_key"]
     printed = _number(cells, "peak_mem_gib")
     meaning = meaning_of(source, notes)
     options = _techniques(notes)
     stack = str(options.pop("stack", framework_stack(cells.get("framework", "")) or "generic"))
     shape = _shape(cells)
-    adapters = _adapters(cells, options, shape)
+    adapters = _adapters(cells, options)
     return Row(
         id=cells["id"],
         source=source,
@@ -268,7 +265,7 @@ def _shape(cells: dict[str, str]) -> ModelShape:
     return spec.lower()
 
 
-def _adapters(cells: dict[str, str], options: dict[str, object], shape: ModelShape) -> Adapters | None:
+def _adapters(cells: dict[str, str], options: dict[str, object]) -> Adapters | None:
     task = cells.get("task", "")
     rank = options.pop("lora", 8 if task in ("lora-finetune", "qlora-finetune") else None)
     nf4 = bool(options.pop("nf4", False)) or task.startswith("qlora")
@@ -297,12 +294,12 @@ def _layout(
     gpus = _whole(cells, "n_gpus")
     dp = _whole(cells, "dp", 0) or gpus // (tp * pp * cp)
     if dp < 1:
-        raise _Unusable("tp * pp * cp exceeds the GPUs")
+        raise UnusableRowError("tp * pp * cp exceeds the GPUs")
     vpp, ep = _whole(cells, "vpp", 1), _whole(cells, "ep", 1)
     micro, accum, batch = (_number(cells, name) for name in ("micro_batch", "grad_accum", "global_batch"))
     if micro is None:
         if batch is None:
-            raise _Unusable("micro_batch not stated")
+            raise UnusableRowError("micro_batch not stated")
         micro = batch / (dp * (accum or 1.0))
     if accum is None:
         accum = batch / (dp * micro) if batch else float(meaning.grad_accum or pp)

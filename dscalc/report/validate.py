@@ -1,0 +1,103 @@
+"""The error table of ``dscalc validate`` on a screen and as files."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from dscalc.report.export import to_csv, to_json, to_markdown
+from dscalc.report.screen import Screen
+from dscalc.units import format_bytes
+
+if TYPE_CHECKING:
+    from dscalc.answers.validate import ValidateAnswer
+    from dscalc.validation.memory import Prediction
+
+WORST = 8
+HEADINGS = ("source", "rows", "median", "90 %", "largest", "bias", "compared")
+
+
+def render(found: ValidateAnswer, form: str, *, colour: bool | None = None, quiet: bool = False) -> str:
+    """The answer in the form asked for."""
+    if form == "json":
+        return to_json(found.to_json())
+    if form == "csv":
+        rows = found.rows()
+        return to_csv(rows, list(rows[0]) if rows else ["id"])
+    if quiet:
+        return f"average over sources of the median error {_percent(found.found.average_median)}\n"
+    if form == "markdown":
+        return (
+            to_markdown(_sources(found), HEADINGS, right=range(1, 6)) + "\n" + "".join(f"{t}\n" for t in _notes(found))
+        )
+    out = Screen(colour=colour)
+    out.say("Peak memory: predicted against published; error is |predicted / measured - 1| of healthy rows")
+    out.head("By source", "each source weighs the same")
+    out.table([(h, "right" if 0 < i < 6 else "left") for i, h in enumerate(HEADINGS)], _sources(found))
+    out.add([])
+    for text in _notes(found):
+        out.say(text)
+    worst = sorted((p for p in found.found.predictions if p.healthy and p.error_fraction is not None), key=_size)[
+        :WORST
+    ]
+    if worst:
+        out.head("Largest errors", "--format csv lists every row")
+        columns = [
+            ("row", "left"),
+            ("measured", "right"),
+            ("predicted", "right"),
+            ("error", "right"),
+            ("layout", "fill"),
+        ]
+        out.table(columns, [_worst(p) for p in worst])
+    if found.found.excluded:
+        out.head("Left out")
+        reasons = Counter(e.reason for e in found.found.excluded).most_common()
+        out.table([("rows", "right"), ("reason", "fill")], [(str(n), reason) for reason, n in reasons])
+    for warning in found.warnings():
+        out.add([])
+        out.say(f"! {warning.message}. Next: {warning.next_step}.", hang=2)
+    return out.text()
+
+
+def _size(p: Prediction) -> float:
+    return -abs(p.error_fraction or 0.0)
+
+
+def _percent(value: float, *, signed: bool = False) -> str:
+    return "-" if value != value else f"{value:+.1%}" if signed else f"{value:.1%}"
+
+
+def _sources(found: ValidateAnswer) -> list[tuple[str, ...]]:
+    quantity = {p.row.source: p.row.meaning.quantity for p in found.found.predictions}
+    return [
+        (
+            s.source,
+            str(s.n),
+            _percent(s.median_abs),
+            _percent(s.p90_abs),
+            _percent(s.max_abs),
+            _percent(s.bias, signed=True),
+            quantity.get(s.source, ""),
+        )
+        for s in found.found.sources
+    ]
+
+
+def _notes(found: ValidateAnswer) -> list[str]:
+    result = found.found
+    notes = [f"Average over sources of the median error: {_percent(result.average_median)}."]
+    for what, should, (right, of) in (
+        ("measured", "to fit", result.fits_right),
+        ("out-of-memory", "not to fit", result.oom_right),
+    ):
+        if of:
+            notes.append(f"{right} of {of} {what} rows are predicted {should}.")
+    return notes
+
+
+def _worst(p: Prediction) -> tuple[str, ...]:
+    layout = p.row.layout
+    words = f"tp {layout.tp}, pp {layout.pp}, dp {layout.dp}, ZeRO-{layout.zero}, micro-batch {layout.micro_batch}"
+    measured = format_bytes(p.row.measured_bytes or 0.0)
+    return p.row.id, measured, format_bytes(p.predicted_bytes), _percent(p.error_fraction or 0.0, signed=True), words
