@@ -10,11 +10,23 @@ from dscalc.cli.options import SharedCommand, collect, shared
 from dscalc.cli.output import deliver
 
 DOES_NOT_FIT = 3  # exit code under --check
+EPILOG = """\b
+Examples:
+  dscalc memory --params 7e9
+  dscalc memory --model llama-3-8b --gpu H100-SXM5-80GB --gpus 8 --zero 3
+
+The spellings of Megatron-LM, Hugging Face, DeepSpeed and torchrun are accepted too, such as
+--tensor-model-parallel-size or --per-device-train-batch-size; docs/reference/cli.md lists them."""
+EPILOG = """\b
+Examples:
+  dscalc memory --params 7e9
+  dscalc memory --model llama-3-8b --gpu H100-SXM5-80GB --gpus 8 --zero 3
+
+The spellings of Megatron-LM, Hugging Face, DeepSpeed and torchrun are accepted too, such as
+--tensor-model-parallel-size or --per-device-train-batch-size; docs/reference/cli.md lists them."""
 
 
-@click.command(
-    cls=SharedCommand, epilog="Example: dscalc memory --model llama-3-8b --gpu H100-SXM5-80GB --gpus 8 --zero 3"
-)
+@click.command(cls=SharedCommand, epilog=EPILOG)
 @shared("model", "hardware", "layout", "training", "output", uses="memory")
 def command(**params: Any) -> None:
     """What one GPU holds, term by term; whether it fits; which knob to turn next.

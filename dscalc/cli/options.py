@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -35,7 +35,7 @@ class Value(click.ParamType[Any]):
 
 
 class SharedOption(click.Option):
-    """An option that shows its canonical spelling, and names the others in its help."""
+    """An option that shows its canonical spelling in --help; the reference page lists the others."""
 
     group = ""
     shown = ""
@@ -53,42 +53,59 @@ class SharedCommand(click.Command):
         rows: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
-            if record is not None:
+            if record is not None and isinstance(param, click.Option):
                 rows.setdefault(getattr(param, "group", "") or "other", []).append(record)
         for group in (*TITLES, "other"):
             if group in rows:
-                with formatter.section(TITLES.get(group, "Other options")):
+                with formatter.section(TITLES.get(group, "Help")):
                     formatter.write_dl(rows[group])
 
 
-def shared(*groups: str, uses: str = "memory") -> Callable[[F], F]:
-    """Decorator that adds the options of these groups which bear on ``uses``, and ``--scenario``."""
+def shared(
+    *groups: str, uses: str = "memory", only: Sequence[str] | None = None, scenario: bool = True
+) -> Callable[[F], F]:
+    """Decorator that adds options of the table to a command.
+
+    Args:
+        groups: groups whose options are added, as far as they bear on ``uses``.
+        uses: ``memory`` or ``time``.
+        only: names of the options to add, instead of groups.
+        scenario: add ``--scenario`` too.
+    """
+
+    def wanted(option: Option) -> bool:
+        if only is not None:
+            return option.name in only
+        return option.group in groups and (option.group == "output" or uses in option.uses)
 
     def decorate(function: F) -> F:
-        rows = [o for o in TABLE if o.group in groups and (o.group == "output" or uses in o.uses)]
-        for option in reversed(rows):
-            _attach(function, option)
-        for word, (target, constant) in CONSTANTS.items():
+        rows = [option for option in TABLE if wanted(option)]
+        if scenario:
+            _add(function, ("--scenario",), "--scenario FILE", "output", help=_SCENARIO)
+        for word, (target, constant) in reversed(list(CONSTANTS.items())):
             if any(o.name == target for o in rows):
                 _attach_constant(function, word, target, constant)
-        flag = click.option(
-            "--scenario",
-            cls=SharedOption,
-            metavar="FILE",
-            help="TOML file that holds any of these by name; the command line wins.",
-        )
-        flag(function)
-        parameter = function.__click_params__[-1]  # type: ignore[attr-defined]
-        parameter.shown, parameter.group = "--scenario FILE", "output"
+        for option in reversed(rows):
+            _attach(function, option)
         return function
 
     return decorate
 
 
+_SCENARIO = "TOML file that holds any of these by name; the command line wins."
+_WELL_KNOWN = ("fsdp", "use_distributed_optimizer", "gradient_checkpointing")  # the others are in the reference
+
+
+def _add(function: Any, names: Sequence[str], shown: str, group: str, **settings: Any) -> None:
+    click.option(*names, cls=SharedOption, **settings)(function)
+    parameter = function.__click_params__[-1]
+    parameter.shown, parameter.group = shown, group
+
+
 def _attach(function: Any, option: Option) -> None:
     text = option.help or _axis_help(option.name)
     names = [*option.flags, option.name]
-    settings: dict[str, Any] = {"cls": SharedOption, "default": None}
+    settings: dict[str, Any] = {"default": None}
     shown = option.flag
     if option.kind == "flag":
         settings |= {"is_flag": True, "flag_value": True}
@@ -101,11 +118,7 @@ def _attach(function: Any, option: Option) -> None:
         settings |= {"type": Value(option)}
         settings["multiple"] = option.kind == "names"
         shown = f"{option.flag} {_metavar(option)}"
-    if option.aliases:
-        text = f"{text} Also {', '.join('--' + a.replace('_', '-') for a in option.aliases)}."
-    click.option(*names, help=text, **settings)(function)
-    parameter = function.__click_params__[-1]
-    parameter.shown, parameter.group = shown, option.group
+    _add(function, names, shown, option.group, help=text, **settings)
 
 
 def _metavar(option: Option) -> str:
@@ -125,17 +138,17 @@ def _attach_constant(function: Any, word: str, target: str, constant: object) ->
         if given:
             ctx.meta.setdefault("dscalc.constants", {})[word] = True
 
-    click.option(
+    _add(
+        function,
+        (flag, word),
         flag,
-        word,
+        OPTIONS[target].group,
         is_flag=True,
         expose_value=False,
         callback=note,
-        cls=SharedOption,
         help=f"Same as {spelled}{value}.",
-    )(function)
-    parameter = function.__click_params__[-1]
-    parameter.shown, parameter.group = flag, OPTIONS[target].group
+        hidden=word not in _WELL_KNOWN,
+    )
 
 
 def _axis_help(name: str) -> str:

@@ -37,11 +37,12 @@ def render_listing(found: Listing, form: str, *, colour: bool | None = None, qui
             cells, [_heading(n) for n in names], right=[i for i, (_, unit) in enumerate(found.columns) if unit]
         )
     out = Screen(colour=colour)
+    kept = [i for i, name in enumerate(names) if name != "source" or "summary" not in names]  # `show` has it
     columns = [
         (_heading(name), "fill" if name in _WRAPPED else "right" if unit or _numeric(found, i) else "left")
         for i, (name, unit) in enumerate(found.columns)
     ]
-    out.table(columns, cells)
+    out.table([columns[i] for i in kept], [[row[i] for i in kept] for row in cells])
     return out.text()
 
 

@@ -182,7 +182,7 @@ def _share(size: float, answer: MemoryAnswer) -> str:
 
 def explained(term: Term, width: int) -> list[str]:
     """Formula, the numbers put in, and the source, wrapped."""
-    said = set(re.findall(r"[A-Za-z]\w*", term.formula))
+    said = set(re.findall(r"[A-Za-z]\w*", re.sub(r"\ba (?=[a-z]{2})", "", term.formula)))  # "a" is also a word
     numbers = ", ".join(f"{symbol} = {_number(value)}" for symbol, value in term.inputs.items() if symbol in said)
     lines = [f"= {term.formula}", *([f"with {numbers}"] if numbers else []), f"source {term.source}"]
     return [part for text in lines for part in wrap(text, width=max(40, width), subsequent_indent="  ")]
@@ -243,9 +243,9 @@ def _knobs(out: Screen, answer: MemoryAnswer, scale: Scale) -> None:
         rows.append(
             (knob.option, scale.of(knob.saves_bytes), scale.of(knob.total_bytes), *([fits] if known else []), knob.cost)
         )
-    out.head("What would help", f"{scale.unit}, each tried on this layout")
+    out.head("What would free memory", f"{scale.unit}, each tried on this layout")
     columns = [
-        ("option", "left"),
+        ("option", "fill"),
         ("saves", "right"),
         ("then", "right"),
         *([("", "left")] if known else []),
@@ -270,6 +270,9 @@ def _minimum(out: Screen, answer: MemoryAnswer) -> None:
     out.head("Fewest GPUs that hold it", kept)
     last = [("on one GPU", "fill")] if answer.case.only_params else []
     out.table([("GPU", "left"), ("usable", "right"), *((f"ZeRO-{s}", "right") for s in stages), *last], rows)
+    for m in answer.minimum_gpus:
+        if m.gpus is None and m.zero_stage == max(stages):
+            out.say(f"{m.gpu} with ZeRO-{m.zero_stage}: {m.reason}.", hang=2)
 
 
 def _alone(answer: MemoryAnswer, usable: float) -> str:

@@ -24,15 +24,15 @@ class LayoutSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     gpus: Total
-    dp: Whole
-    dp_replicate: Whole
-    dp_shard: Whole
+    dp: Total
+    dp_replicate: Total
+    dp_shard: Total
     tp: Whole
     pp: Whole
     vpp: Whole
     cp: Whole
     ep: Whole
-    etp: Whole
+    etp: Total
     zero: Annotated[int, Field(ge=0, le=3)]
     schedule: str
     sequence_parallel: bool
@@ -40,8 +40,8 @@ class LayoutSpec(BaseModel):
     reshard: bool
     no_sync: bool
     seq_len: Whole
-    micro_batch: Whole
-    grad_accum: Whole
+    micro_batch: Total
+    grad_accum: Total
     global_batch: Total
     tokens_per_rank: Total
     recompute: str

@@ -156,7 +156,7 @@ TABLE: tuple[Option, ...] = (
         "profile",
         "hardware",
         "path",
-        "Hardware profile file: of a GPU, or one that `dscalc bench` wrote.",
+        "Hardware profile (JSON) of a GPU or a cluster.",
         metavar="FILE",
     ),
     Option(

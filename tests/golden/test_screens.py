@@ -1,0 +1,84 @@
+"""Screens as people see them, at 80 and 140 columns: a change of words or numbers shows in a diff.
+
+Run with ``DSCALC_GOLDEN=write`` to write them again, and read the difference before committing it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+SCREENS = {
+    "memory-params": "memory --params 7e9",
+    "memory-misfit": "memory --model llama-2-70b --gpu H100-SXM5-80GB --gpus 16 --zero 1 --micro-batch 2",
+    "memory-megatron": (
+        "memory --model llama-2-70b --gpu H100-SXM5-80GB --gpus 64 --tp 4 --pp 4 --stack megatron --zero 1 --gbs 128 "
+        "--explain"
+    ),
+    "memory-lora": "memory --model llama-3-8b --gpu RTX-4090 --lora-rank 16 --base-precision nf4 --seq-len 2k",
+    "memory-experts": (
+        "memory --model deepseek-v3 --cluster dgx-h200 --gpus 2048 --pp 16 --ep 64 --zero 1 --recompute full --ga 64 "
+        "--schedule dualpipe"
+    ),
+    "list-gpus": "list gpus",
+    "list-stacks": "list stacks",
+    "show-gpu": "show H100-SXM5-80GB",
+}
+FORMS = {
+    "memory-quiet.txt": "memory --params 7e9 --gpu H100-SXM5-80GB --quiet",
+    "memory.csv": "memory --params 7e9 --format csv",
+    "memory.md": "memory --params 7e9 --format markdown",
+    "memory.json": "memory --params 7e9 --gpu H100-SXM5-80GB --gpus 8 --zero 3 --format json",
+}
+
+
+@pytest.mark.parametrize("columns", [80, 140])
+@pytest.mark.parametrize("name", SCREENS)
+def test_screen(run_dscalc: Any, name: str, columns: int) -> None:
+    ran = run_dscalc(*SCREENS[name].split(), columns=columns)
+    assert ran.returncode == 0, ran.stderr
+    assert "\x1b" not in ran.stdout
+    too_long = [line for line in ran.stdout.splitlines() if len(line) > columns]
+    assert not too_long
+    assert all(line == line.rstrip() for line in ran.stdout.splitlines())
+    compare(HERE / f"{name}-{columns}.txt", ran.stdout)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_form(run_dscalc: Any, name: str) -> None:
+    ran = run_dscalc(*FORMS[name].split())
+    assert ran.returncode == 0, ran.stderr
+    compare(HERE / name, ran.stdout)
+
+
+def compare(path: Path, text: str) -> None:
+    if os.environ.get("DSCALC_GOLDEN") == "write":
+        path.write_text(text, encoding="utf-8")
+    assert path.exists(), f"{path.name} is missing; run with DSCALC_GOLDEN=write"
+    assert text == path.read_text(encoding="utf-8")
+
+
+def test_colour_only_adds_colour(run_dscalc: Any) -> None:
+    """The same words with colour; letters tell the parts of the bar apart without it."""
+    import re
+
+    from dscalc.answers.memory import memory
+    from dscalc.report.memory import screen
+
+    answer = memory(params=7e9, gpu="H100-SXM5-80GB")
+    plain, coloured = screen(answer, colour=False), screen(answer, colour=True)
+    assert "\x1b[" in coloured
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
+    assert "W weights" in plain
+
+
+def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dscalc.answers.memory import memory
+    from dscalc.report.memory import screen
+
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in screen(memory(params=7e9), colour=True)
