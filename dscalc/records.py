@@ -260,3 +260,15 @@ class Hardware:
     usable_bytes: Array
     gpus_per_node: Array
     host_bytes: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """One level of the network; arrays (n,) or (1,). Bandwidth is per GPU, one direction, when every GPU of the domain sends."""
+
+    name: str
+    gpus: Array  # GPUs of one domain at this level; inf for the outermost
+    bandwidth_bytes_per_s: Array
+    latency_s: Array  # of one step of a large-message collective
+    efficiency: Array  # share of the bandwidth that the largest messages reach
+    oversubscription: Array  # >= 1, divides the bandwidth
