@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 import tomllib
 from dataclasses import dataclass
 from functools import lru_cache
@@ -229,6 +230,8 @@ def _techniques(notes: str) -> dict[str, object]:
 
 def _shape(cells: dict[str, str]) -> ModelShape:
     layers, hidden, heads = _whole(cells, "n_layers"), _whole(cells, "hidden"), _whole(cells, "n_heads")
+    if heads < 1:
+        raise UnusableRowError("n_heads is not positive")
     gated = _number(cells, "gated_mlp") != 0.0
     experts = _whole(cells, "moe_experts", 0)
     head_dim = _whole(cells, "head_dim", hidden // heads)
@@ -312,10 +315,9 @@ def _layout(
     stage, reshard = _zero(cells.get("zero_or_fsdp", "").lower())
     words = cells.get("zero_or_fsdp", "").lower()
     shard = dp
-    if "sharded over " in words:
-        shard = min(dp, int(words.split("sharded over ", 1)[1].split()[0]))
-    elif "shard=" in words:
-        shard = min(dp, int("".join(c for c in words.split("shard=", 1)[1] if c.isdigit())))
+    stated = re.search(r"sharded over (\d{1,9})|shard=(\d{1,9})", words)
+    if stated:
+        shard = max(1, min(dp, int(stated.group(1) or stated.group(2))))
     parallel = _number(cells, "sequence_parallel")
     flash = _number(cells, "flash_attention")
     lowered = notes.lower()
