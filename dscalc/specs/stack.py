@@ -31,8 +31,9 @@ _RECIPE_DEFAULTS: dict[str, float] = {
     "flat_gather": 0.0,
     "step_cast": 0.0,
 }
+_QUANTITIES = {"reduce_bucket_bytes": "reduce_bucket", "eager_kernels_bytes": "eager_kernels"}  # column: key with a unit
 _STACK_NUMBERS = tuple(
-    f for f in StackTable.__dataclass_fields__ if f not in ("names", "placement", "eager_kernels_bytes")
+    f for f in StackTable.__dataclass_fields__ if f not in ("names", "placement") and f not in _QUANTITIES
 )
 
 
@@ -116,7 +117,10 @@ def load_books() -> Books:
     stack_table = StackTable(
         names=tuple(stacks["stack"]),
         placement=np.asarray([float(PLACEMENTS.index(row["placement"])) for row in stack_rows]),
-        eager_kernels_bytes=np.asarray([parse_bytes(row.get("eager_kernels", "0 B")) for row in stack_rows]),
+        **{
+            column: np.asarray([parse_bytes(row.get(key, "0 B")) for row in stack_rows])
+            for column, key in _QUANTITIES.items()
+        },
         **{field: _column(stack_rows, field, 0.0) for field in _STACK_NUMBERS},
     )
     given = stacks["constants"]
