@@ -18,6 +18,7 @@ from dscalc.cost.evaluate import Evaluation, evaluate
 from dscalc.records import Adapters, Hardware, Mask
 from dscalc.specs.given import gather
 from dscalc.specs.layout_spec import lower
+from dscalc.specs.option_table import OPTIONS
 from dscalc.specs.store import load_gpu
 
 COMMON_GPUS = (
@@ -159,7 +160,7 @@ def memory(**options: object) -> MemoryAnswer:
     Raises:
         DscalcError: an unknown name, an unreadable file, a value out of range, or options that contradict each other.
     """
-    return answer(gather(options))
+    return answer({name: value for name, value in gather(options).items() if OPTIONS[name].group != "output"})
 
 
 def answer(given: Mapping[str, Any]) -> MemoryAnswer:

@@ -17,7 +17,7 @@ def _profiles(given: dict[str, Any]) -> tuple[str, ...]:
 
 
 @click.command("list", cls=SharedCommand, epilog="Example: dscalc list gpus")
-@click.argument("kind", type=click.Choice(_KINDS, case_sensitive=False))
+@click.argument("kind", metavar="KIND", type=click.Choice(_KINDS, case_sensitive=False))
 @shared(only=("profile", "format", "output", "force", "quiet"), scenario=False)
 def list_command(kind: str, **params: Any) -> None:
     """What ships of one KIND: gpus, clusters, models, recipes, stacks, optimizers, losses or schedules."""

@@ -14,7 +14,7 @@ from dscalc.errors import DscalcError
 
 # name: (module:object, one line for --help); add a command here
 COMMANDS: dict[str, tuple[str, str]] = {
-    "memory": ("dscalc.cli.memory:command", "What one GPU holds, term by term; whether it fits; which knob next."),
+    "memory": ("dscalc.cli.memory:command", "What one GPU holds, term by term; does it fit; which knob next."),
     "validate": ("dscalc.cli.validate:command", "The model against published measurements, source by source."),
     "list": ("dscalc.cli.catalog:list_command", "What ships: GPUs, clusters, models, recipes, stacks and more."),
     "show": ("dscalc.cli.catalog:show_command", "One shipped thing, each number with its kind and source."),
@@ -73,13 +73,17 @@ def _version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
         "token_normalize_func": lambda word: word.replace("_", "-"),  # --micro_batch is --micro-batch
     },
     epilog="Start with: dscalc memory --params 7e9",
+    invoke_without_command=True,
 )
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version.")
-def main() -> None:
+@click.pass_context
+def main(ctx: click.Context) -> None:
     """Plan the capacity of distributed deep-learning training.
 
     Does it fit, what fills the memory, how fast will it be, and where does scaling stop.
     """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
 def run(args: list[str] | None = None) -> None:
@@ -145,7 +149,10 @@ def _usage(error: click.ClickException) -> str:
         known = [o.lstrip("-") for p in (error.ctx.command.params if error.ctx else ()) for o in p.opts]
         return f"{error.option_name}: there is no such option{nearest(word.replace('_', '-'), known)}"
     if isinstance(error, click.exceptions.MissingParameter) and error.param is not None:
-        return f"{error.param.get_error_hint(error.ctx) if error.ctx else error.param.name}: is missing"
+        choices = getattr(error.param.type, "choices", ())
+        hint = f"; one of {', '.join(map(str, choices))}" if choices else ""
+        place = error.ctx.command_path if error.ctx else "dscalc"
+        return f"{place}: {error.param.human_readable_name} is missing{hint}"
     if isinstance(error, click.BadParameter) and error.param is not None:
         flag = error.param.opts[0]
         return error.message if error.message.startswith(flag) else f"{flag}: {error.message}"

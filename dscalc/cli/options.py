@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 import click
 
 from dscalc.errors import DscalcError
-from dscalc.specs.given import gather
 from dscalc.specs.option_table import CONSTANTS, OPTIONS, TABLE, Option
 from dscalc.specs.options import parse
 
@@ -173,6 +172,8 @@ def collect(params: Given, *, also: Iterable[str] = ()) -> tuple[Given, Given]:
         if name in OPTIONS and OPTIONS[name].kind == "names":
             words[name] = [word for part in value for word in part]
     words |= click.get_current_context().meta.get("dscalc.constants", {})
+    from dscalc.specs.given import gather
+
     given = gather(words)
     output = {name: given.pop(name) for name in list(given) if OPTIONS[name].group == "output"}
     return given, output

@@ -26,7 +26,7 @@ def deliver(render: Render, output: Mapping[str, Any]) -> None:
     """
     path = output.get("output")
     form: str = output.get("format") or _BY_SUFFIX.get(_suffix(path), "table")
-    if path is None:
+    if path in (None, "-"):
         sys.stdout.write(render(form, None))
         return
     from dscalc.report.export import write_file

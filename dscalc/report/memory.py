@@ -117,6 +117,12 @@ def _headline(out: Screen, answer: MemoryAnswer, scale: Scale) -> None:
         size += f" {scale.unit} ({format_bytes(answer.total_bytes, binary=True)})"
         size += "" if gpu or case.only_params else "; add --gpu to learn whether that fits"
     out.say(size, {True: f"bold {GOOD}", False: f"bold {BAD}", None: STRONG}[answer.fits])
+    if case.only_params:
+        each = answer.state_bytes / case.counts.main
+        out.say(
+            f"State: {each:g} bytes x {format_count(case.counts.main)} = {scale.of(answer.state_bytes)} {scale.unit}; "
+            f"the rest is for one sequence of {case.layout.spec.seq_len} tokens."
+        )
     out.say("")
     parts = _segments(answer.terms)
     out.add(bar(parts, answer.usable_bytes, out.width))
@@ -219,7 +225,7 @@ def _totals(out: Screen, answer: MemoryAnswer, scale: Scale) -> None:
 
 
 def _activations(out: Screen, answer: MemoryAnswer, scale: Scale) -> None:
-    if not answer.case.only_params:
+    if answer.case.machine.gpu is not None:
         return
     names = {
         "none": "all activations kept",
@@ -268,7 +274,7 @@ def _minimum(out: Screen, answer: MemoryAnswer) -> None:
         rows.append((name, format_bytes(usable), *counts, *why))
     kept = f"micro-batch {spec.micro_batch}, {spec.seq_len} tokens, recompute {spec.recompute}"
     out.head("Fewest GPUs that hold it", kept)
-    last = [("on one GPU", "fill")] if answer.case.only_params else []
+    last = [("on one GPU", "left")] if answer.case.only_params else []
     out.table([("GPU", "left"), ("usable", "right"), *((f"ZeRO-{s}", "right") for s in stages), *last], rows)
     for m in answer.minimum_gpus:
         if m.gpus is None and m.zero_stage == max(stages):
@@ -279,7 +285,7 @@ def _alone(answer: MemoryAnswer, usable: float) -> str:
     """Why one GPU of this kind does or does not hold the model."""
     if answer.total_bytes <= usable:
         return "fits"
-    return "state alone is too much" if answer.state_bytes > usable else "state fits, activations do not"
+    return "state too big" if answer.state_bytes > usable else "activations too big"
 
 
 def _assumed(out: Screen, answer: MemoryAnswer) -> None:

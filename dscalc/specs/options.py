@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from dscalc.errors import DscalcError, InputError
@@ -29,6 +28,8 @@ def canonical(name: str) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """``; did you mean --x?`` for the nearest known spelling, or nothing."""
+    from difflib import get_close_matches  # only faults need it
+
     found = get_close_matches(name, list(known), n=3, cutoff=0.6)
     return f"; did you mean {' or '.join('--' + n.replace('_', '-') for n in found)}?" if found else ""
 
@@ -106,6 +107,8 @@ def _choice(option: Option, value: object) -> object:
     folded = {word.lower(): word for word in known}
     word = folded.get(text.lower()) or folded.get(text.lower().replace("_", "-"))
     if word is None:
+        from difflib import get_close_matches
+
         close = get_close_matches(text.lower(), list(folded), n=1, cutoff=0.5)
         hint = f"did you mean {folded[close[0]]}? " if close else ""
         raise InputError(f"{text!r} is not one of its words; {hint}it takes {', '.join(known)}")

@@ -43,6 +43,9 @@ BASE = ("memory", "--params", "7e9")
         ((*BASE, "extra"), 2, ["extra"]),
         (("memry",), 2, ["did you mean memory"]),
         (("list", "gpuz"), 2, ["gpus"]),
+        (("list",), 2, ["KIND", "gpus, clusters"]),
+        (("show",), 2, ["ID is missing"]),
+        (("--nope",), 2, ["--nope"]),
         ((*BASE, "--gpu", "H10"), 1, ["unknown GPU", "H100"]),
         ((*BASE, "--cluster", "moon"), 1, ["unknown cluster"]),
         (("memory", "--model", "lama-2-7b"), 1, ["unknown model", "Llama-2-7B"]),
@@ -201,7 +204,44 @@ def test_a_closed_pipe_is_no_error(repository: Path, args: tuple[str, ...]) -> N
     assert ran.returncode == 0
 
 
+def test_without_a_command_the_help_is_shown(run_dscalc: Any) -> None:
+    ran = run_dscalc()
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "memory" in ran.stdout
+
+
+def test_a_dash_is_the_screen(run_dscalc: Any) -> None:
+    assert run_dscalc(*BASE, "--quiet", "--output", "-").stdout == run_dscalc(*BASE, "--quiet").stdout
+
+
 def test_check_turns_a_misfit_into_exit_3(run_dscalc: Any) -> None:
     assert run_dscalc(*BASE, "--gpu", "H100-SXM5-80GB", "--check", "--quiet").returncode == 3
     assert run_dscalc(*BASE, "--gpu", "H100-SXM5-80GB", "--quiet").returncode == 0
     assert run_dscalc("memory", "--params", "1e9", "--gpu", "H100-SXM5-80GB", "--check", "--quiet").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "words"),
+    [
+        ("KeyboardInterrupt()", 130, ""),
+        ("MemoryError()", 1, "memory"),
+        ("OSError(28, 'No space left on device', 'x.json')", 1, "x.json: No space left"),
+    ],
+)
+def test_interrupts_and_system_errors_end_quietly(repository: Path, raised: str, code: int, words: str) -> None:
+    script = (
+        "import dscalc.answers.memory as m\nfrom dscalc.cli.main import run\n"
+        f"def stop(*_): raise {raised}\nm.answer = stop\nrun(['memory', '--params', '7e9'])"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], cwd=repository, capture_output=True, text=True, check=False)
+    assert ran.returncode == code
+    assert "Traceback" not in ran.stderr
+    assert words in ran.stderr
+    assert len(ran.stderr.splitlines()) <= 1
+
+
+def test_control_characters_of_a_name_do_not_reach_the_terminal(run_dscalc: Any) -> None:
+    ran = run_dscalc("memory", "--model", "x\x1b[31m\ny")
+    assert ran.returncode == 1
+    assert "\x1b" not in ran.stderr
+    assert len(ran.stderr.splitlines()) == 1
