@@ -220,6 +220,13 @@ def test_one_gpu_holds_exactly_the_preset(name: str) -> None:
     assert peak(shape, layouts(), keep_terms=False).held_parameters[0] == parameter_counts(shape).main
 
 
+@pytest.mark.xfail(reason="the projections beside a narrow embedding are not yet counted on a rank")
+def test_narrow_embeddings_keep_their_projections() -> None:
+    """OPT-350M: tables of 512 columns, projected to 1024 and back: 2 x 512 x 1024 more parameters."""
+    shape = gpt(24, 1024, 16, 50272, embedding_width=512)
+    assert peak(shape, layouts()).held_parameters[0] == parameter_counts(shape).main
+
+
 def test_hybrid_sharding_divides_by_the_shard_group_alone() -> None:
     """Zhao et al. 2023, section 3.2.2: FULL within a group of F ranks, replicated over W/F groups."""
     hybrid = parts(peak(LLAMA_3_8B, layouts(books(), dp=64, dp_replicate=8, zero=3)))
