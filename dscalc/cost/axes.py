@@ -106,6 +106,17 @@ def _expert_grid(layouts: Layouts, groups_: Groups, shape: ModelShape) -> Mask:
     return _indivisible(layouts.tp * groups_.dp_cp, layouts.etp * layouts.ep) & (shape.experts > 0)
 
 
+def _expert_replicas(layouts: Layouts, groups_: Groups, shape: ModelShape) -> Mask:
+    sharded = layouts.tp * groups_.dp_cp / layouts.dp_replicate
+    return _indivisible(sharded, layouts.etp * layouts.ep) & (shape.experts > 0) & (layouts.dp_replicate > 1.0)
+
+
+def _sequence(layouts: Layouts, _: Groups, __: ModelShape) -> Mask:
+    import numpy as np
+
+    return _indivisible(layouts.seq_len, np.where(layouts.cp > 1.0, 2.0 * layouts.cp, 1.0))  # halves balance a causal ring
+
+
 def _schedule_is(layouts: Layouts, *names: str) -> Mask:
     mask = layouts.schedule == codes.SCHEDULES.index(names[0])
     for name in names[1:]:
@@ -114,7 +125,8 @@ def _schedule_is(layouts: Layouts, *names: str) -> Mask:
 
 
 def _dualpipe(layouts: Layouts, _: Groups, __: ModelShape) -> Mask:
-    bad = _indivisible(layouts.pp, layouts.pp * 0.0 + 2.0) | (layouts.n_micro < 2.0 * layouts.pp)
+    two = layouts.pp * 0.0 + 2.0
+    bad = _indivisible(layouts.pp, two) | _indivisible(layouts.n_micro, two) | (layouts.n_micro < 2.0 * layouts.pp)
     return _schedule_is(layouts, "dualpipe") & bad
 
 
@@ -132,6 +144,11 @@ AXES: tuple[Axis, ...] = (
             ),
             Rule("tp_kv_heads", "--tp must divide the key/value heads, or be a multiple of them", _kv_heads),
             Rule(
+                "tp_shared_ffn",
+                "--tp must divide the width of the shared experts",
+                lambda lay, _, shape: _indivisible(float(shape.shared_ffn_hidden), lay.tp),
+            ),
+            Rule(
                 "tp_ffn",
                 "--tp must divide the MLP width",
                 lambda lay, _, shape: _indivisible(float(shape.ffn_hidden), lay.tp),
@@ -146,8 +163,8 @@ AXES: tuple[Axis, ...] = (
         (
             Rule(
                 "cp_seq_len",
-                "--cp must divide --seq-len",
-                lambda lay, _, __: _indivisible(lay.seq_len, lay.cp),
+                "--cp above 1 needs a --seq-len that 2 * cp divides",
+                _sequence,
             ),
             Rule(
                 "cp_ulysses_heads",
@@ -202,7 +219,7 @@ AXES: tuple[Axis, ...] = (
             ),
             Rule(
                 "dualpipe",
-                "dualpipe needs an even --pp and at least 2 * pp micro-batches",
+                "dualpipe needs an even --pp and an even number of micro-batches, at least 2 * pp",
                 _dualpipe,
             ),
             Rule(
@@ -224,6 +241,11 @@ AXES: tuple[Axis, ...] = (
                 "--ep must divide the number of experts",
                 lambda lay, _, shape: _indivisible(float(shape.experts), lay.ep),
             ),
+            Rule(
+                "expert_replicas",
+                "with --dp-replicate, --ep * --etp must divide tp * cp * dp-shard",
+                _expert_replicas,
+            ),
             Rule("expert_grid", "--ep * --etp must divide tp * cp * dp", _expert_grid),
         ),
     ),
@@ -232,7 +254,14 @@ AXES: tuple[Axis, ...] = (
         "Tensor-parallel degree inside each expert.",
         1,
         ("expert",),
-        (Rule("etp_experts", "--etp above 1 needs a model with experts", _no_experts("etp")),),
+        (
+            Rule("etp_experts", "--etp above 1 needs a model with experts", _no_experts("etp")),
+            Rule(
+                "etp_ffn",
+                "--etp must divide the width of an expert",
+                lambda lay, _, shape: _indivisible(float(shape.moe_ffn_hidden), lay.etp),
+            ),
+        ),
     ),
     Axis("zero", "ZeRO stage: 0 nothing, 1 optimizer, 2 also gradients, 3 also weights (FSDP) sharded.", 0, ("state",)),
     Axis(

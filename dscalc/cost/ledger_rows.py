@@ -170,6 +170,16 @@ ROWS: tuple[Row, ...] = (
         when=lambda c: _plain(c) and c.rotated_kv_copy,
     ),
     Row("attention output, input of the out projection", "attention", "s b a d_v", _out, 2, TENSOR, every_second=True),
+    # attention output gated by a sigmoid: the gate, its sigmoid, and the product that the out projection reads
+    Row(
+        "gate, its sigmoid and the gated attention output",
+        "attention",
+        "3 s b a d_v",
+        lambda c: 3.0 * _out(c),
+        2,
+        TENSOR,
+        when=lambda c: c.shape.gated_attention,
+    ),
     # multi-head latent attention
     Row(
         "query latent and its norm output",

@@ -47,7 +47,7 @@ def chunk_layers(shape: ModelShape, chunks: int, placement: int) -> list[int]:
         nothing.
 
     References:
-        [MegatronLM] transformer block layer offsets, [nanotron] pipeline block placement by cost, [LeScao2022] section 3.2, [Llama3].
+        [MegatronLM] transformer block layer offsets, [nanotron] pipeline block placement by cost, [LeScao2022] section 3.2, [Dubey2024].
     """
     if placement == BY_COST and chunks > 1:
         matrices = 3 if shape.gated_mlp else 2

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dscalc.cost.axes import AXES, groups, rules
 from dscalc.cost.evaluate import MEMORY_REASON, evaluate
 from dscalc.records import ModelShape
-from tests.cost.helpers import GEMMA_2_9B, LLAMA_3_8B, MIXTRAL_8X7B, gpu, layouts
+from tests.cost.helpers import DEEPSEEK_V3, GEMMA_2_9B, LLAMA_3_8B, MIXTRAL_8X7B, gpu, layouts
 from tests.oracles.sharding import Grid
 
 small = st.sampled_from([1, 2, 3, 4])
@@ -45,7 +45,10 @@ EXAMPLES: dict[str, list[tuple[ModelShape, dict[str, Any], dict[str, Any]]]] = {
     "tp_heads": [(LLAMA_3_8B, {"tp": 32}, {"tp": 64}), (GQA, {"tp": 12}, {"tp": 16})],
     "tp_kv_heads": [(LLAMA_3_8B, {"tp": 4}, {"tp": 12}), (GQA, {"tp": 6}, {"tp": 8}), (GQA, {"tp": 24}, {"tp": 8})],
     "tp_ffn": [(LLAMA_3_8B, {"tp": 8}, {"tp": 3})],
-    "cp_seq_len": [(LLAMA_3_8B, {"cp": 8, "seq_len": 4096}, {"cp": 3, "seq_len": 4096})],
+    "cp_seq_len": [
+        (LLAMA_3_8B, {"cp": 8, "seq_len": 4096}, {"cp": 3, "seq_len": 4096}),
+        (LLAMA_3_8B, {"cp": 4, "seq_len": 4104}, {"cp": 4, "seq_len": 4100}),  # zigzag halves need 2 * cp
+    ],
     "cp_ulysses_heads": [
         (LLAMA_3_8B, {"cp": 8, "tp": 4, "cp_comm": "ulysses"}, {"cp": 16, "tp": 4, "cp_comm": "ulysses"}),
         (LLAMA_3_8B, {"cp": 16, "tp": 4}, {"cp": 64, "cp_comm": "ulysses"}),
@@ -69,6 +72,7 @@ EXAMPLES: dict[str, list[tuple[ModelShape, dict[str, Any], dict[str, Any]]]] = {
     "dualpipe": [
         (LLAMA_3_8B, {"pp": 4, "n_micro": 8, "schedule": "dualpipe"}, {"pp": 3, "n_micro": 8, "schedule": "dualpipe"}),
         (LLAMA_3_8B, {"pp": 3, "n_micro": 3}, {"pp": 4, "n_micro": 7, "schedule": "dualpipe"}),
+        (LLAMA_3_8B, {"pp": 4, "n_micro": 10, "schedule": "dualpipe"}, {"pp": 4, "n_micro": 9, "schedule": "dualpipe"}),
     ],
     "zb_v_layers": [(LLAMA_3_8B, {"pp": 16, "schedule": "zb-v"}, {"pp": 17, "schedule": "zb-v"})],
     "ep_experts": [(MIXTRAL_8X7B, {"ep": 8, "dp": 8}, {})],
@@ -77,7 +81,15 @@ EXAMPLES: dict[str, list[tuple[ModelShape, dict[str, Any], dict[str, Any]]]] = {
         (MIXTRAL_8X7B, {"ep": 4, "dp": 2, "tp": 2}, {"ep": 4, "dp": 2}),
         (MIXTRAL_8X7B, {"ep": 2, "etp": 2, "tp": 4}, {"ep": 2, "etp": 4, "tp": 4}),
     ],
+    "expert_replicas": [
+        (MIXTRAL_8X7B, {"ep": 2, "dp": 8, "dp_replicate": 2}, {"ep": 2, "dp": 6, "dp_replicate": 2}),
+    ],
     "etp_experts": [(MIXTRAL_8X7B, {"etp": 2, "tp": 2}, {})],
+    "etp_ffn": [(MIXTRAL_8X7B, {"etp": 2, "tp": 2}, {"etp": 3, "dp": 3})],
+    "tp_shared_ffn": [
+        (replace(DEEPSEEK_V3, shared_ffn_hidden=2048), {"tp": 8}, {"tp": 3}),
+        (replace(DEEPSEEK_V3, shared_ffn_hidden=2052), {"tp": 4}, {"tp": 8}),
+    ],
     "sp_seq_len": [
         (LLAMA_3_8B, {"tp": 8, "cp": 2, "sequence_parallel": 1}, {"tp": 8, "seq_len": 4100, "sequence_parallel": 1}),
         (LLAMA_3_8B, {"tp": 8, "seq_len": 4100}, {"tp": 8, "cp": 2, "seq_len": 4104, "sequence_parallel": 1}),

@@ -201,6 +201,11 @@ def gpt_with_dropout() -> float:
     return S * 4096 * (34 + 5 * 32 * S / 4096) + 2 * 4 * S
 
 
+def gated_attention() -> float:
+    """Llama-2 fused with a sigmoid gate on the attention output: gate, sigmoid(gate) and product are 3 u more."""
+    return llama_2_fused() + 3 * U
+
+
 EAGER_MLP = books(mlp_saved=4)
 LEDGERS: dict[str, tuple[Callable[[], float], Callable[[], float]]] = {
     "GPT with dropout, unfused": (gpt_with_dropout, lambda: layer(gpt(32, 4096, 32), GPT_KERNELS, attention="unfused")),
@@ -212,6 +217,10 @@ LEDGERS: dict[str, tuple[Callable[[], float], Callable[[], float]]] = {
     "Llama-3 torchtitan selective": (
         llama_3_torchtitan_selective,
         lambda: layer(LLAMA_3_8B, CHOOSING, recompute="selective"),
+    ),
+    "Llama-2 with a gated attention output": (
+        gated_attention,
+        lambda: layer(replace(LLAMA_2_7B, gated_attention=True), FUSED),
     ),
     "Qwen3": (qwen_3, lambda: layer(QWEN3_8B, FUSED)),
     "Gemma-2": (gemma_2, lambda: layer(GEMMA_2_9B, FUSED)),
