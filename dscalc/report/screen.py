@@ -10,6 +10,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from dscalc.units import GB, KB, KILO, MB, TB
@@ -85,7 +86,7 @@ def bar(segments: Sequence[Segment], capacity: float | None, width: int) -> Line
     marks += [Span(".", QUIET)] * (cells - len(marks))
     if capacity:
         marks.insert(round(cells * capacity / full), Span("|", STRONG))
-    return marks
+    return [Span(letter * len(list(run)), style) for (letter, style), run in groupby(marks)]
 
 
 def legend(segments: Sequence[Segment], scale: Scale, width: int, *, capacity: float | None = None) -> list[Line]:

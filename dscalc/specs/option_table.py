@@ -289,6 +289,14 @@ TABLE: tuple[Option, ...] = (
         "offload", "training", "names", "Keep on the host (repeat, or join with commas).", choices=("none", *OFFLOADS)
     ),
     Option("optimizer_in_backward", "training", "flag", "Step each parameter as soon as its gradient is ready."),
+    Option(
+        "gradient_bytes",
+        "training",
+        "number",
+        "Bytes of one gradient on the wire: 2 for bf16, 4 for fp32.",
+        metavar="BYTES",
+        uses="time",
+    ),
     # ----------------------------------------------------------------------------------------------------- output
     Option("format", "output", "choice", "How the answer is written.", choices=FORMATS),
     Option("output", "output", "path", "Write to a file and not to the screen.", metavar="FILE"),
