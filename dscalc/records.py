@@ -122,6 +122,7 @@ class RecipeTable:
     persistent_gradients: Array  # 1: buffers live throughout; 0: from backward to the step
     transient_gradients: Array  # 1: ``gradients`` are freed after each micro-batch is added to ``main_gradients``
     compute_copy: Array  # bytes of a 16-bit working copy cast for the matmuls (ddp-amp), all of the stage
+    activation: Array  # bytes of one element of an activation
     gather: Array  # bytes per element gathered by ZeRO-3 / FSDP
     reduce: Array  # bytes per element of the reduce-scatter input
     ddp_buckets: Array  # ZeRO-0, more than one rank: bytes per parameter of the bucket copies
@@ -141,6 +142,7 @@ class OptimizerTable:
     second_other: Array
     factored: Array  # 1: the states are row and column sums (Adafactor)
     fixed_width: Array  # 1: the bytes stand as given whatever the recipe's moment width
+    head_as_matrix: Array  # 1: an untied head is treated as the other matrices are
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -149,6 +151,7 @@ class LossTable:
 
     names: tuple[str, ...]
     whole: Array  # bytes per logit of tensors that span all tokens
+    saved: Array  # bytes per logit that stay until backward, of the micro-batches whose loss came before
     chunk: Array  # bytes per logit of tensors that span one chunk of tokens
     chunks: Array  # number of chunks
     weight_gradient: Array  # bytes per element of a V*h head gradient accumulated by the loss
@@ -202,6 +205,7 @@ class Constants:
     communicator_bytes: float
     workspace_bytes: float
     launch_queue: float  # launches the host may run ahead
+    gpus_per_node: float  # where nothing says how many
     error_fraction: float  # half-width of the error bar, from the spread of the validation
 
 
@@ -267,13 +271,52 @@ class Hardware:
     host_bytes: Array
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Tier:
     """One level of the network; arrays (n,) or (1,). Bandwidth is per GPU, one direction, when every GPU of the domain sends."""
 
     name: str
     gpus: Array  # GPUs of one domain at this level; inf for the outermost
-    bandwidth_bytes_per_s: Array
-    latency_s: Array  # of one step of a large-message collective
-    efficiency: Array  # share of the bandwidth that the largest messages reach
+    bandwidth_bytes_per_s: Array  # wire rate
+    latency_s: Array  # of one step of a large-message ring
+    efficiency: Array  # share of the wire rate that rings of the largest messages reach
     oversubscription: Array  # >= 1, divides the bandwidth
+    peer_bytes_per_s: Array  # to one peer of a mesh; inf where a switch gives one peer everything
+    reduction_efficiency: Array  # share of the wire rate of a reduction inside the switch; nan: the switch does not reduce
+    reduces: Array  # 1: the library uses the switch's reduction by itself, 0: only where asked
+    link: NDArray[np.intp]  # code of codes.LINKS: which row of a library's latencies it has
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Protocols:
+    """How a communication library spends time, see ``specs/nccl.toml``. A: codes.LIBRARY_ALGORITHMS, P: codes.PROTOCOLS.
+
+    A library with one protocol and no constants of its own leaves latency to the tiers (the closed forms).
+    """
+
+    name: str
+    base_s: Array  # (A, P) once a call
+    hop_s: Array  # (links, A, P) each step
+    bus: Array  # (A, P) share of the bus bandwidth, one domain; 0: the protocol is not used
+    bus_across: Array  # (A, P) the same across domains
+    ceiling_bytes_per_s: Array  # (P, 3) bus bandwidth that a protocol cannot exceed: in one domain, in two, in more
+    correction: Array  # (P, classes) share of the bandwidth a tree reaches by message size
+    correction_start_bytes: float  # message of the first class; each further class is twice as large
+    plateau: float  # factor on the latency of a ring's last protocol across domains, for messages above:
+    plateau_bytes: float  # bytes a rank
+    fused: float  # 1: one kernel a call: a tree is a chain inside a domain, messages to many peers leave together; 0: textbook
+    post_s: float  # seconds to post a message to one more peer
+    arity_s: float  # seconds a GPU in a domain adds to an in-network reduction
+    algorithms: tuple[str, ...]  # those it chooses from by itself
+    min_message_bytes: float  # what published measurements span
+    max_message_bytes: float
+    max_ranks: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Network:
+    """The network of a cluster: nested tiers, inner first, and the library that runs on it."""
+
+    name: str
+    tiers: tuple[Tier, ...]
+    protocols: Protocols

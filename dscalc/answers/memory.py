@@ -96,7 +96,9 @@ class MemoryAnswer:
     knobs: tuple[Knob, ...]
     minimum_gpus: tuple[MinimumGpus, ...]
     activations: tuple[Activations, ...]
+    pending_bytes: float
     host_bytes_per_node: float | None
+    host_terms: tuple[Term, ...]
     assumptions: tuple[Assumption, ...]
     warnings: tuple[Warning, ...]
     next_knob: Knob | None
@@ -143,7 +145,11 @@ class MemoryAnswer:
         result["activations"] = [
             {"recompute": a.recompute, "bytes": a.bytes, "total_bytes": a.total_bytes} for a in self.activations
         ]
+        result["pending_bytes"] = self.pending_bytes
         result["host_bytes_per_node"] = self.host_bytes_per_node
+        result["host_terms"] = [
+            {"path": t.path, "bytes": t.bytes, "formula": t.formula, "source": t.source} for t in self.host_terms
+        ]
         return envelope("memory", inputs_of(self.case), self.assumptions, self.warnings, result)
 
 
@@ -212,10 +218,14 @@ def answer(given: Mapping[str, Any]) -> MemoryAnswer:
             minimum_gpus(case.model.shape, lower([spec], case.books), spec, _kinds(case), case.adapters)
         ),
         activations=tuple(
-            Activations(mode.recompute, _at(m.activation_bytes, 1 + i), _at(m.total_bytes, 1 + i))
+            Activations(mode.recompute, _at(m.forward_activation_bytes, 1 + i), _at(m.total_bytes, 1 + i))
             for i, mode in enumerate(modes)
         ),
+        pending_bytes=_at(m.pending_bytes),
         host_bytes_per_node=_known(_at(m.host_bytes_per_node)),
+        host_terms=tuple(
+            Term(leaf.spec.path, _at(leaf.array), leaf.spec.formula, leaf.spec.source, {}) for leaf in m.host_terms
+        ),
         assumptions=case.assumptions,
         warnings=case.warnings,
         next_knob=_mildest(knobs, tried) if fits is False else None,

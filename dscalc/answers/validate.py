@@ -46,6 +46,12 @@ class ValidateAnswer:
         """One row a prediction, base units."""
         return [_row(self.metric, p) for p in self.found.predictions]
 
+    def worst(self, count: int) -> list[dict[str, Any]]:
+        """The healthy rows furthest off, with their layout in words."""
+        measured = [p for p in self.found.predictions if p.healthy and p.error_fraction is not None]
+        measured.sort(key=lambda p: -abs(p.error_fraction or 0.0))
+        return [_row(self.metric, p) | {"layout": _words(p)} for p in measured[:count]]
+
     def to_json(self) -> dict[str, Any]:
         """The answer with the stable keys of the interface."""
         return envelope(
@@ -77,6 +83,11 @@ class ValidateAnswer:
                 },
             },
         )
+
+
+def _words(p: Prediction) -> str:
+    layout = p.row.layout
+    return f"tp {layout.tp}, pp {layout.pp}, dp {layout.dp}, ZeRO-{layout.zero}, micro-batch {layout.micro_batch}"
 
 
 def _row(metric: str, p: Prediction) -> dict[str, Any]:

@@ -56,6 +56,7 @@ SPECS: dict[str, LeafSpec] = {
     ),
 }
 DENSE, MOE = "dense", "moe"
+BYTES_AS_LISTED = ("dropout", "router", "statistics")  # masks and fp32 numbers, whatever the precision
 BY_KIND = ("mlp", "router", "experts")  # components that differ between dense layers and layers with experts
 
 
@@ -129,7 +130,9 @@ def layer_bytes(shape: ModelShape, layouts: Layouts, adapters: Adapters | None =
     routed = layouts.capacity_factor * by_tp
     inverse = (residual, by_tp, 1.0 / np.minimum(layouts.tp, float(shape.kv_heads)), routed, routed * layouts.etp)
     tokens = layouts.seq_len * layouts.micro_batch / layouts.cp
-    pairs = tokens * layouts.seq_len
+    recipes = layouts.books.recipes
+    wide = tokens * (recipes.activation[layouts.recipe] * 0.5)  # the ledger lists 16-bit elements
+    pairs = wide * layouts.seq_len
     code = (layouts.stack * 2 + layouts.attention) * 2 + (layouts.recompute == SELECTIVE)
     unique = np.unique(code)
     where = np.searchsorted(unique, code)
@@ -147,11 +150,15 @@ def layer_bytes(shape: ModelShape, layouts: Layouts, adapters: Adapters | None =
 
     def component(table: _Table, name: str) -> Array | None:
         total = spread(table.components[name])
-        return None if total is None else total * (pairs if name == "scores" else tokens)
+        return (
+            None
+            if total is None
+            else total * (pairs if name == "scores" else tokens if name in BYTES_AS_LISTED else wide)
+        )
 
     def everything(table: _Table) -> Array:
         linear, scores = spread(table.total), spread(table.components["scores"])
-        total = np.zeros_like(tokens) if linear is None else linear * tokens
+        total = np.zeros_like(tokens) if linear is None else linear * wide
         return total if scores is None else total + scores * pairs
 
     kept = {name: component(dense_kept, name) for name in COMPONENTS}
@@ -183,6 +190,30 @@ def full_recompute_layers(layouts: Layouts, kinds: StageKinds) -> Array:
         [Chen2016], [MegatronLM] recompute-num-layers.
     """
     return np.where(layouts.recompute == FULL, np.minimum(layouts.recompute_layers, kinds.layers), 0.0)
+
+
+def offloaded_checkpoints(layer: LayerBytes, layouts: Layouts, kinds: StageKinds, micro_batches: Array) -> Array:
+    """Layer inputs that live on the host: all but those of two layers.
+
+    Args:
+        layer [bytes, (n,)]: bytes of one layer.
+        layouts [flags, (n,)]: the layout columns.
+        kinds [layers, (kinds, n)]: the stage kinds.
+        micro_batches [micro-batches, (kinds, n)]: micro-batches in flight.
+
+    Returns:
+        Bytes on the host [bytes, (kinds, n)].
+
+    Raises:
+        nothing.
+
+    References:
+        [torchtune] activation offloading.
+    """
+    held = micro_batches * kinds.layers
+    checkpoint = layer.kept["checkpoint"]
+    moved = np.maximum(held - 2.0, 0.0) * (layouts.offload_activations > 0.0)
+    return moved * checkpoint if checkpoint is not None else moved * 0.0
 
 
 def saved(

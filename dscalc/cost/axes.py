@@ -114,7 +114,9 @@ def _expert_replicas(layouts: Layouts, groups_: Groups, shape: ModelShape) -> Ma
 def _sequence(layouts: Layouts, _: Groups, __: ModelShape) -> Mask:
     import numpy as np
 
-    return _indivisible(layouts.seq_len, np.where(layouts.cp > 1.0, 2.0 * layouts.cp, 1.0))  # halves balance a causal ring
+    return _indivisible(
+        layouts.seq_len, np.where(layouts.cp > 1.0, 2.0 * layouts.cp, 1.0)
+    )  # halves balance a causal ring
 
 
 def _schedule_is(layouts: Layouts, *names: str) -> Mask:

@@ -10,13 +10,15 @@ from numpy.typing import NDArray
 
 from dscalc.cost import activations, state, transient
 from dscalc.cost.axes import Groups, groups
+from dscalc.cost.host import host_terms
 from dscalc.cost.placement import StageKinds, stage_kinds
-from dscalc.cost.rank_parameters import adapter_sums, part_sums, rank_parameters, stored_parameters
+from dscalc.cost.rank_parameters import adapter_sums, part_sums, rank_parameters
 from dscalc.cost.schedule import in_flight
 from dscalc.records import Adapters, Array, Hardware, Layouts, ModelShape
 from dscalc.terms import Leaf, LeafSpec, TermSum
 
 FORWARD_END, LOSS = range(2)  # codes.MOMENTS
+PINNED = 0.1  # of allocated: what waiting buffers pin under pressure, from a replay of the allocator (tests/oracles)
 FORWARD_MOMENT, LAST_MOMENT, FIRST_MOMENT, STEP_MOMENT = range(4)  # moments that are summed apart
 
 
@@ -44,6 +46,7 @@ class Memory:
     total_bytes: Array
     state_bytes: Array
     activation_bytes: Array
+    forward_activation_bytes: Array  # saved activations and loss at the end of forward, on the peak stage
     allocated_bytes: Array
     reserved_bytes: Array
     device_bytes: Array
@@ -55,6 +58,7 @@ class Memory:
     usable_bytes: Array
     headroom_bytes: Array
     host_bytes_per_node: Array
+    host_terms: tuple[Leaf, ...]  # their sum is host_bytes_per_node
     peak_stage: Array  # stage index
     peak_moment: Array  # codes.MOMENTS
     in_flight: Array  # micro-batches in flight on the peak stage
@@ -97,7 +101,7 @@ def memory(
     flying = in_flight(layouts, kinds.index)
     layer = activations.layer_bytes(shape, layouts, adapters)
     held_state = state.state(shape, layouts, derived, base, trained, adapters, flying)
-    passing = transient.transients(shape, layouts, derived, base, trained, layer, kinds, flying)
+    passing = transient.transients(shape, layouts, derived, base, trained, layer, kinds, flying, adapters)
     slack = layouts.books.stacks.slack_fraction[layouts.stack]
     sums = _moment_sums(shape, layouts, kinds, flying, layer, held_state, passing, slack, keep_terms)
 
@@ -117,11 +121,19 @@ def memory(
     )
     kept_layers = peak.layers - activations.full_recompute_layers(layouts, peak)
     activation_bytes = np.where(moment == FORWARD_MOMENT, pick(passing.logits), 0.0)
+    forward_activation_bytes = pick(passing.logits)
     for _, array in activations.saved(shape, layer, layouts, peak, kept_layers, held):
         activation_bytes = activation_bytes + array
+    for _, array in activations.saved(shape, layer, layouts, peak, kept_layers, peak_flying):
+        forward_activation_bytes = forward_activation_bytes + array
     gradients = np.where(moment <= LAST_MOMENT, pick(held_state.forward_gradients), pick(held_state.full_gradients))
     gradients = np.where(moment == STEP_MOMENT, pick(held_state.step_gradients), gradients)
 
+    moved = activations.offloaded_checkpoints(layer, layouts, kinds, flying)
+    host = host_terms(shape, layouts, hardware, held_state, moved)
+    host_total = 0.0 * best
+    for _, array in host:
+        host_total = host_total + array
     error = layouts.books.constants.error_fraction
     slack_bytes = pick(sums.moments[0].sum() * 0.0)
     for number, terms in enumerate(sums.moments):
@@ -141,15 +153,17 @@ def memory(
         total_bytes=best,
         state_bytes=pick(sums.state_persistent) + gradients,
         activation_bytes=activation_bytes,
+        forward_activation_bytes=forward_activation_bytes,
         allocated_bytes=allocated,
         reserved_bytes=reserved,
         device_bytes=reserved + passing.context,
         pending_bytes=pick(pending),
         low_bytes=best * (1.0 - error),
-        high_bytes=best * (1.0 + error),
+        high_bytes=best * (1.0 + error) + PINNED * np.where(pick(pending) > 0.0, allocated, 0.0),
         usable_bytes=usable,
         headroom_bytes=usable - best,
-        host_bytes_per_node=_host(layouts, hardware, held_state, shape) + 0.0 * best,
+        host_bytes_per_node=host_total,
+        host_terms=tuple(Leaf(spec, array + 0.0 * best, {}) for spec, array in host) if keep_terms else (),
         peak_stage=peak.index,
         peak_moment=np.where(at_loss, LOSS, np.where(moment == FORWARD_MOMENT, FORWARD_END, moment + 1)),
         in_flight=peak_flying,
@@ -390,11 +404,3 @@ def _symbols(
         "a": float(shape.heads) + like,
         "V": float(shape.vocab) + like,
     }
-
-
-def _host(layouts: Layouts, hardware: Hardware, held: state.State, shape: ModelShape) -> Array:
-    """Host memory of a node: offloaded state of its ranks, and at least one 16-bit copy of the model to load or save it."""
-    per_node = np.where(np.isnan(hardware.gpus_per_node), 1.0, hardware.gpus_per_node)
-    ranks = np.minimum(per_node, groups(layouts).gpus)
-    copy = 2.0 * stored_parameters(shape)
-    return ranks * held.offloaded.max(axis=0) + copy

@@ -12,7 +12,7 @@ from dscalc.cost.schedule import SCHEDULES, chunks_per_stage
 from dscalc.records import Array, Layouts, ModelShape
 
 EVEN, BY_COST, EMBEDDING_AS_LAYER = range(3)
-KINDS = 6
+KINDS = 7
 Stage = tuple[float, float, float, float, float]
 
 
@@ -109,7 +109,9 @@ def _stages(shape: ModelShape, pp: int, chunks: int, schedule: str, placement: i
     middle = rows[1:-1] or [rows[-1]]
     most_layers = max(middle, key=lambda r: (r[1], r[2], -r[0]))
     most_experts = max(middle, key=lambda r: (r[2], r[1], -r[0]))
-    return (rows[0], middle[0], most_layers, most_experts, middle[-1], rows[-1])
+    most_dense = max(middle, key=lambda r: (r[1] - r[2], r[2], -r[0]))
+    fewest_experts = max(middle, key=lambda r: (r[1], -r[2], -r[0]))
+    return (rows[0], middle[0], most_layers, most_experts, most_dense, fewest_experts, rows[-1])
 
 
 def stage_kinds(shape: ModelShape, layouts: Layouts) -> StageKinds:

@@ -33,6 +33,7 @@ class RankParameters:
     layer: Array  # the larger of a dense layer and a layer with experts
     head: Array
     embedding: Array
+    head_matrix: Array  # an untied head, part of ``other``
 
 
 def _empty() -> dict[str, dict[str, float]]:
@@ -146,7 +147,8 @@ def factored_ratios(shape: ModelShape) -> tuple[float, float]:
         if tensor.matrix:
             rows, cols = rows + tensor.rows * tensor.copies * times, cols + tensor.cols * tensor.copies * times
         elif tensor.part == "embedding":
-            rows, cols = rows + tensor.elements // shape.hidden, cols + shape.hidden
+            width = shape.embedding_width or shape.hidden
+            rows, cols = rows + tensor.elements // width, cols + width
         else:
             rows += tensor.elements * times
     return rows / elements, cols / elements
@@ -193,10 +195,14 @@ def rank_parameters(shape: ModelShape, sums: PartSums, layouts: Layouts, kinds: 
     dense_m, dense_o = _held(sums.matrix["dense_mlp"], inverse), _held(sums.other["dense_mlp"], inverse)
     moe_m, moe_o = _held(sums.matrix["moe_mlp"], inverse), _held(sums.other["moe_mlp"], inverse)
     embedding = _held(sums.other["embedding"], inverse) + 0.0 * by_tp
-    head = _held(sums.other["head"], inverse) + _held(sums.other["final"], inverse) + 0.0 * by_tp
+    head_matrix = _held(sums.other["head"], inverse) + 0.0 * by_tp
+    head = head_matrix + _held(sums.other["final"], inverse)
+    entry, exit_ = _held(sums.matrix["embedding"], inverse), _held(sums.matrix["final"], inverse)  # narrow embeddings
     tied = sums.other["embedding"]["vocab"] * by_tp if shape.tied_embeddings else 0.0 * by_tp
     dense_layers = kinds.layers - kinds.moe_layers
     matrix = kinds.layers * layer_m + dense_layers * dense_m
+    if sums.matrix["embedding"]["replicated"] or sums.matrix["final"]["replicated"]:
+        matrix = matrix + kinds.has_embedding * entry + kinds.has_head * exit_
     other = kinds.layers * layer_o + dense_layers * dense_o
     if shape.experts:
         matrix = matrix + kinds.moe_layers * moe_m
@@ -220,4 +226,5 @@ def rank_parameters(shape: ModelShape, sums: PartSums, layouts: Layouts, kinds: 
         layer=largest + 0.0 * by_tp,
         head=head + tied,
         embedding=embedding,
+        head_matrix=kinds.has_head * head_matrix,
     )

@@ -11,27 +11,33 @@ from dscalc.cost.rank_parameters import RankParameters, factored_ratios
 from dscalc.records import Adapters, Array, Layouts, ModelShape
 from dscalc.terms import LeafSpec
 
-WEIGHTS = LeafSpec("state/weights", "bytes", "w * (N_r / k where ZeRO-3 else N_r)", "[Rajbhandari2020] section 5")
+WEIGHTS = LeafSpec("state/weights", "bytes", "w * (N_r / k_shard where ZeRO-3 else N_r)", "[Rajbhandari2020] section 5")
 MASTER = LeafSpec(
     "state/master_weights",
     "bytes",
-    "4 * (N_r / k where ZeRO >= 1 else N_r)",
+    "4 * (N_r / k_shard where ZeRO >= 1 else N_r)",
     "[Micikevicius2018]; [Rajbhandari2020] section 5",
 )
 MAIN_GRADIENTS = LeafSpec(
     "state/main_gradients",
     "bytes",
-    "4 * (N_r / k where ZeRO >= 2 else N_r)",
+    "4 * (N_r / k_shard where ZeRO >= 2 else N_r)",
     "[MegatronLM] param_and_grad_buffer.py; [DeepSpeed] bf16_optimizer.py; [nanotron] gradient_accumulator.py",
 )
 GRADIENTS = LeafSpec(
-    "state/gradients", "bytes", "g * (N_r / k where ZeRO >= 2 else N_r)", "[Rajbhandari2020] section 5"
+    "state/gradients", "bytes", "g * (N_r / k_shard where ZeRO >= 2 else N_r)", "[Rajbhandari2020] section 5"
 )
 FIRST = LeafSpec(
-    "state/adam_m", "bytes", "m_1 * (N_r / k where ZeRO >= 1 else N_r)", "[Loshchilov2019]; [Rajbhandari2020] section 5"
+    "state/adam_m",
+    "bytes",
+    "m_1 * (N_r / k_shard where ZeRO >= 1 else N_r)",
+    "[Loshchilov2019]; [Rajbhandari2020] section 5",
 )
 SECOND = LeafSpec(
-    "state/adam_v", "bytes", "m_2 * (N_r / k where ZeRO >= 1 else N_r)", "[Loshchilov2019]; [Rajbhandari2020] section 5"
+    "state/adam_v",
+    "bytes",
+    "m_2 * (N_r / k_shard where ZeRO >= 1 else N_r)",
+    "[Loshchilov2019]; [Rajbhandari2020] section 5",
 )
 DDP_BUCKETS = LeafSpec(
     "transient/ddp_buckets",
@@ -86,7 +92,8 @@ class State:
     step: list[tuple[LeafSpec, Array]]
     held: Array  # parameters of the rank before sharding
     owned: Array  # parameters the rank's optimizer owns
-    offloaded: Array  # bytes moved to the host
+    offloaded_optimizer: Array  # bytes moved to the host
+    offloaded_weights: Array
 
 
 def _mix(flag: Array, sharded: Array, whole: Array) -> Array:
@@ -168,10 +175,15 @@ def state(
         second_m = np.where(factored, second_m * by_columns, second_m)
         second_o = np.where(factored, second_m, second_o)
     owned_matrix, owned_other = _mix(one, matrix_s, matrix), _mix(one, other_s, other)
+    as_matrix = optimizers.head_as_matrix[optimizer] > 0.0
     on_gpu = 1.0 - layouts.offload_optimizer
     master_all = recipes.master[recipe] * owned
     first_all = first_m * owned_matrix + first_o * owned_other
     second_all = second_m * owned_matrix + second_o * owned_other
+    if as_matrix.any():
+        owned_head = _mix(one, trained.head_matrix * by_shard, trained.head_matrix)
+        first_all = first_all + np.where(as_matrix, first_m - first_o, 0.0) * owned_head
+        second_all = second_all + np.where(as_matrix, second_m - second_o, 0.0) * owned_head
     weights_on_gpu = 1.0 - layouts.offload_parameters * three
     main = recipes.main_gradients[recipe] * _mix(two, held_s, held)
     persistent = [
@@ -181,7 +193,6 @@ def state(
         (SECOND, second_all * on_gpu),
         (MAIN_GRADIENTS, main),
     ]
-    offloaded = weights * (1.0 - weights_on_gpu) + (master_all + first_all + second_all) * (1.0 - on_gpu)
 
     # 16-bit or fp32 .grad: there throughout, from backward to the step, or only within one micro-batch
     gradient_bytes = recipes.gradients[recipe]
@@ -190,7 +201,8 @@ def state(
     gradients = gradient_bytes * np.where(in_backward, layer_only, _mix(two, held_s, held))
     stays = (recipes.persistent_gradients[recipe] > 0.0) & (recipes.transient_gradients[recipe] == 0.0)
     freed = recipes.transient_gradients[recipe] > 0.0
-    accumulated = layouts.n_micro > in_flight  # a backward has already run when the stage is fullest
+    # a backward has already run when the stage is fullest; of the middle stages that the last one stands for, one has
+    accumulated = layouts.n_micro > np.concatenate((in_flight[:1], in_flight[-1:].repeat(len(in_flight) - 1, axis=0)))
     in_forward = (stays | (accumulated & ~freed)) & ~in_backward
     forward_gradients = gradients * in_forward
     step_gradients = gradients * ~(freed | in_backward)
@@ -225,5 +237,6 @@ def state(
         ],
         held=held,
         owned=owned,
-        offloaded=offloaded,
+        offloaded_optimizer=(master_all + first_all + second_all) * (1.0 - on_gpu),
+        offloaded_weights=weights * (1.0 - weights_on_gpu),
     )

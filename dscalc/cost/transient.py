@@ -12,10 +12,15 @@ from dscalc.cost.axes import Groups
 from dscalc.cost.ledger import FULL, NONE, UNFUSED
 from dscalc.cost.placement import StageKinds
 from dscalc.cost.rank_parameters import RankParameters
-from dscalc.records import Array, Layouts, ModelShape
+from dscalc.records import Adapters, Array, Layouts, ModelShape
 from dscalc.terms import LeafSpec
 
-CONTEXT = LeafSpec("fixed/cuda_context", "bytes", "context + kernels loaded eagerly", "assumed: CUDA context and kernels of one process")
+CONTEXT = LeafSpec(
+    "fixed/cuda_context",
+    "bytes",
+    "context + kernels loaded eagerly",
+    "assumed: CUDA context and kernels of one process",
+)
 COMMUNICATORS = LeafSpec(
     "fixed/nccl_buffers",
     "bytes",
@@ -107,6 +112,7 @@ def transients(
     layer: LayerBytes,
     kinds: StageKinds,
     flying: Array,
+    adapters: Adapters | None = None,
 ) -> Transients:
     """Transient and fixed bytes of one rank.
 
@@ -119,6 +125,7 @@ def transients(
         layer [bytes, (n,)]: bytes of one layer's saved tensors.
         kinds [counts, (kinds, n)]: the stage kinds.
         flying [micro-batches, (kinds, n)]: micro-batches a stage holds.
+        adapters [rank, (1,)]: low-rank adapters on a frozen base, or None.
 
     Returns:
         The transients [bytes].
@@ -133,7 +140,8 @@ def transients(
     stacks, recipes, losses, constants = books.stacks, books.recipes, books.losses, books.constants
     stack, recipe, loss = layouts.stack, layouts.recipe, layouts.loss
     by_tp, tokens, residual = 1.0 / layouts.tp, layer.tokens, layer.residual
-    hidden = 2.0 * shape.hidden * tokens  # one 16-bit hidden tensor, whole
+    element = recipes.activation[recipe]
+    hidden = element * (shape.hidden * tokens)  # one hidden tensor, whole
     whole_tp = layouts.tp > 1.0
     in_use = (
         1.0 * whole_tp
@@ -152,14 +160,9 @@ def transients(
         (WORKSPACE, constants.workspace_bytes + 0.0 * tokens),
     ]
     staged = layouts.pp > 1.0
-    kv = (
-        2.0
-        * shape.kv_heads
-        * (shape.head_dim + shape.value_head_dim)
-        / np.minimum(layouts.tp, float(shape.kv_heads))
-        * tokens
-    )
-    query = 2.0 * shape.heads * (shape.head_dim + shape.value_head_dim) * by_tp * tokens
+    width = shape.head_dim + shape.value_head_dim
+    kv = element * (shape.kv_heads * width) / np.minimum(layouts.tp, float(shape.kv_heads)) * tokens
+    query = element * (shape.heads * width) * by_tp * tokens
     exchange = np.where(layouts.cp_comm == 0, 2.0 * kv, np.where(layouts.cp_comm == 1, layouts.cp * kv, query + kv))
     always = [
         (TP_BUFFERS, np.where(whole_tp & (layouts.sequence_parallel > 0.0), stacks.tp_buffers[stack], 0.0) * hidden),
@@ -171,8 +174,13 @@ def transients(
     # gathered weights of ZeRO-3
     three = (layouts.zero >= 3.0) & (groups.shard > 1.0)
     gather = recipes.gather[recipe]
-    unit, head, embedding = gather * base.layer, gather * base.head, gather * base.embedding
-    everything = gather * (base.matrix + base.other + base.expert)
+    if adapters is None:
+        unit, head, embedding = gather * base.layer, gather * base.head, gather * base.embedding
+        everything = gather * (base.matrix + base.other + base.expert)
+    else:  # a frozen base is gathered as it is stored
+        of_matrix, of_other = adapters.base_matrix_bytes, adapters.base_other_bytes
+        unit, head, embedding = of_matrix * base.layer, of_other * base.head, of_other * base.embedding
+        everything = of_matrix * (base.matrix + base.expert) + of_other * base.other
     kept_whole = (layouts.reshard == 0.0) | (staged & (stacks.reshard_in_pipeline[stack] == 0.0))
     head_kept, embedding_kept = stacks.head_unit_kept[stack], stacks.embedding_unit_kept[stack]
     roots = kinds.has_head * (head * head_kept) + kinds.has_embedding * (embedding * embedding_kept)
@@ -191,7 +199,8 @@ def transients(
     all_losses = layouts.schedule == codes.SCHEDULES.index("gpipe")
     held = np.where(all_losses, layouts.n_micro, 1.0)
     head_gradient = losses.weight_gradient[loss] * (float(shape.vocab) * shape.hidden * by_tp)
-    logits = kinds.has_head * (held * (per_logit * logits_tokens + 2.0 * hidden * residual) + head_gradient)
+    earlier = losses.saved[loss] * (held - 1.0)
+    logits = kinds.has_head * ((per_logit + earlier) * logits_tokens + held * (2.0 * hidden * residual) + head_gradient)
 
     # backward of one layer
     recomputed = layouts.recompute != NONE
@@ -203,7 +212,7 @@ def transients(
     matrices = 3.0 if shape.gated_mlp else 2.0
     gathered_input = np.where(whole_tp & (layouts.sequence_parallel > 0.0), hidden, 0.0)
     scores = np.where(layouts.attention == UNFUSED, 4.0 * shape.heads * layouts.seq_len, 0.0)
-    working = (2.0 * matrices * max(widths) + scores) * by_tp * tokens + hidden * residual + gathered_input
+    working = (element * (matrices * max(widths)) + scores) * by_tp * tokens + hidden * residual + gathered_input
     return Transients(
         fixed=fixed,
         always=always,

@@ -94,7 +94,7 @@ def screen(answer: MemoryAnswer, *, explain: bool = False, colour: bool | None =
     scale = scale_of(max(answer.total_bytes, answer.usable_bytes or 0.0))
     _headline(out, answer, scale)
     _terms(out, answer, scale, explain)
-    _totals(out, answer, scale)
+    _totals(out, answer, scale, explain)
     _activations(out, answer, scale)
     _knobs(out, answer, scale)
     _minimum(out, answer)
@@ -198,7 +198,7 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if value == int(value) else f"{value:.6g}"
 
 
-def _totals(out: Screen, answer: MemoryAnswer, scale: Scale) -> None:
+def _totals(out: Screen, answer: MemoryAnswer, scale: Scale, explain: bool) -> None:
     stages = answer.case.layout.spec.pp
     where = f"stage {answer.peak_stage} of {stages}, " if stages > 1 else ""
     rows = [
@@ -211,6 +211,9 @@ def _totals(out: Screen, answer: MemoryAnswer, scale: Scale) -> None:
             "of the total, by the error seen on measured runs",
         ),
     ]
+    if answer.pending_bytes > 0:
+        waiting = "of reserved: freed buffers that wait for the GPU; TORCH_NCCL_AVOID_RECORD_STREAMS=1 spares them"
+        rows.append(("waiting", scale.of(answer.pending_bytes), waiting))
     if answer.host_bytes_per_node:
         rows.append(
             ("host", scale.of(answer.host_bytes_per_node), "memory of one host, with what is offloaded or loaded")
@@ -222,6 +225,10 @@ def _totals(out: Screen, answer: MemoryAnswer, scale: Scale) -> None:
         out.say(f"By stage: {each}.", hang=2)
     out.say(f"Peak: {where}{_MOMENTS.get(answer.peak_moment, answer.peak_moment)}.")
     out.say(f"Regime: {answer.remedy}.", hang=2)
+    if explain:
+        for term in (t for t in answer.host_terms if t.bytes > 0):
+            out.add([Span(f"{term.path} {scale.of(term.bytes)}")])
+            out.add(*([Span(f"    {text}", QUIET)] for text in explained(term, out.width - 4)))
 
 
 def _activations(out: Screen, answer: MemoryAnswer, scale: Scale) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from dscalc.report.export import to_csv, to_json, to_markdown
 from dscalc.report.screen import Screen
@@ -11,7 +12,6 @@ from dscalc.units import format_bytes
 
 if TYPE_CHECKING:
     from dscalc.answers.validate import ValidateAnswer
-    from dscalc.validation.memory import Prediction
 
 WORST = 8
 HEADINGS = ("source", "rows", "median", "90 %", "largest", "bias", "compared")
@@ -37,19 +37,11 @@ def render(found: ValidateAnswer, form: str, *, colour: bool | None = None, quie
     out.add([])
     for text in _notes(found):
         out.say(text)
-    worst = sorted((p for p in found.found.predictions if p.healthy and p.error_fraction is not None), key=_size)[
-        :WORST
-    ]
+    worst = found.worst(WORST)
     if worst:
         out.head("Largest errors", "--format csv lists every row")
-        columns = [
-            ("row", "left"),
-            ("measured", "right"),
-            ("predicted", "right"),
-            ("error", "right"),
-            ("layout", "fill"),
-        ]
-        out.table(columns, [_worst(p) for p in worst])
+        columns = [("row", "left"), ("measured", "right"), ("predicted", "right"), ("error", "right"), ("layout", "fill")]
+        out.table(columns, [_worst(row) for row in worst])
     if found.found.excluded:
         out.head("Left out")
         reasons = Counter(e.reason for e in found.found.excluded).most_common()
@@ -58,10 +50,6 @@ def render(found: ValidateAnswer, form: str, *, colour: bool | None = None, quie
         out.add([])
         out.say(f"! {warning.message}. Next: {warning.next_step}.", hang=2)
     return out.text()
-
-
-def _size(p: Prediction) -> float:
-    return -abs(p.error_fraction or 0.0)
 
 
 def _percent(value: float, *, signed: bool = False) -> str:
@@ -96,8 +84,6 @@ def _notes(found: ValidateAnswer) -> list[str]:
     return notes
 
 
-def _worst(p: Prediction) -> tuple[str, ...]:
-    layout = p.row.layout
-    words = f"tp {layout.tp}, pp {layout.pp}, dp {layout.dp}, ZeRO-{layout.zero}, micro-batch {layout.micro_batch}"
-    measured = format_bytes(p.row.measured_bytes or 0.0)
-    return p.row.id, measured, format_bytes(p.predicted_bytes), _percent(p.error_fraction or 0.0, signed=True), words
+def _worst(row: Mapping[str, Any]) -> tuple[str, ...]:
+    error = _percent(row["error_fraction"], signed=True)
+    return row["id"], format_bytes(row["measured"]), format_bytes(row["predicted"]), error, row["layout"]

@@ -25,6 +25,7 @@ _RECIPE_DEFAULTS: dict[str, float] = {
     "persistent_gradients": 0.0,
     "transient_gradients": 0.0,
     "compute_copy": 0.0,
+    "activation": 2.0,
     "gather": 2.0,
     "reduce": 2.0,
     "ddp_buckets": 0.0,
@@ -104,11 +105,13 @@ def load_books() -> Books:
         second_matrix=np.asarray([float(r["matrix"][1]) for r in optimizer_rows]),
         second_other=np.asarray([float(r["other"][1]) for r in optimizer_rows]),
         factored=_column(optimizer_rows, "factored", 0.0),
+        head_as_matrix=_column(optimizer_rows, "head_as_matrix", 0.0),
         fixed_width=np.asarray([float(f) for f in fixed]),
     )
     loss_table = LossTable(
         names=tuple(recipes["loss"]),
         whole=_column(loss_rows, "whole", 0.0),
+        saved=_column(loss_rows, "saved", 0.0),
         chunk=_column(loss_rows, "chunk", 0.0),
         chunks=_column(loss_rows, "chunks", 1.0),
         weight_gradient=_column(loss_rows, "weight_gradient", 0.0),
@@ -130,6 +133,7 @@ def load_books() -> Books:
             for name in ("cuda_context_bytes", "communicator_bytes", "workspace_bytes")
         },
         launch_queue=float(given["launch_queue"]["value"]),
+        gpus_per_node=float(given["gpus_per_node"]["value"]),
         error_fraction=parse_fraction(f"{given['error_fraction']['value']}%"),
     )
     return Books(recipe_table, optimizer_table, loss_table, stack_table, constants)

@@ -55,7 +55,7 @@ SCHEDULE_WORDS = (
     ("gpipe", "gpipe"),
 )
 ADAPTER_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")
-NF4_BYTES = 0.5 + 0.127 / 8  # 4 bits and a double-quantised scale per block of 64 [Dettmers2023]
+NF4_BYTES = 0.516  # half a byte and its double-quantised block constants [Dettmers2023]
 
 
 @dataclass(frozen=True, slots=True)

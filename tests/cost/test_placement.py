@@ -196,9 +196,7 @@ def test_kinds_contain_the_fullest_stage(block: int, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("block", range(10))
 def test_kinds_nearly_contain_the_fullest_stage_of_mixed_models(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where layers with experts and without lie mixed, or gradients appear with the first backward, six kinds may
-    miss a stage.
-    """
+    """Where layers with experts and without lie mixed, the kinds may miss a stage by a percent or two."""
     compared = 0
     for seed in range(40 * block, 40 * block + 40):
         rng = random.Random(seed)  # noqa: S311
@@ -206,7 +204,7 @@ def test_kinds_nearly_contain_the_fullest_stage_of_mixed_models(block: int, monk
         layout = random_layout(rng, shape, ["bf16-mixed", "fsdp", "ddp-amp"])
         if layout is not None:
             found, brute = both_ways(shape, layout, monkeypatch)
-            assert 0.85 * brute <= found <= brute, (seed, shape, layout)
+            assert 0.97 * brute <= found <= brute, (seed, shape, layout)
             compared += 1
     assert compared > 10
 
