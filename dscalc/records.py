@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+Array = NDArray[np.floating[Any]]
 Mask = NDArray[np.bool_]
 
 
@@ -17,10 +18,12 @@ class Tensor:
 
     Attributes:
         name: path in the model, e.g. ``attention/q_proj``.
-        part: what holds it: ``embedding`` (tokens, positions, embedding norm), ``layer`` (every layer), ``dense_mlp`` (layers
+        part: what holds it: ``embedding`` (tokens, positions, embedding norm), ``layer`` (every layer), ``dense_mlp``
+        (layers
             without experts), ``moe_mlp`` (layers with experts), ``final`` (final norm), ``head``, ``mtp``, ``vision``.
         elements: stored elements in one instance of the part (one layer; all experts of that layer together).
-        split: what divides it over ranks: ``tp`` (columns or rows over tensor parallelism), ``kv`` (over tensor parallelism up to
+        split: what divides it over ranks: ``tp`` (columns or rows over tensor parallelism), ``kv`` (over tensor
+        parallelism up to
             the number of key/value heads, then replicated), ``vocab`` (vocabulary rows over tensor parallelism),
             ``expert`` (over ep * etp), ``replicated``.
         matrix: True for a 2-d weight of a linear layer (what Muon treats, NF4 quantises and LoRA adapts).
@@ -273,7 +276,7 @@ class Hardware:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tier:
-    """One level of the network; arrays (n,) or (1,). Bandwidth is per GPU, one direction, when every GPU of the domain sends."""
+    """One level of the network; arrays (n,) or (1,). Bandwidth is per GPU, one direction, when all GPUs of a domain send."""
 
     name: str
     gpus: Array  # GPUs of one domain at this level; inf for the outermost
@@ -282,14 +285,14 @@ class Tier:
     efficiency: Array  # share of the wire rate that rings of the largest messages reach
     oversubscription: Array  # >= 1, divides the bandwidth
     peer_bytes_per_s: Array  # to one peer of a mesh; inf where a switch gives one peer everything
-    reduction_efficiency: Array  # share of the wire rate of a reduction inside the switch; nan: the switch does not reduce
+    reduction_efficiency: Array  # share of the wire rate of a reduction in the switch; nan: it does not reduce
     reduces: Array  # 1: the library uses the switch's reduction by itself, 0: only where asked
     link: NDArray[np.intp]  # code of codes.LINKS: which row of a library's latencies it has
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Protocols:
-    """How a communication library spends time, see ``specs/nccl.toml``. A: codes.LIBRARY_ALGORITHMS, P: codes.PROTOCOLS.
+    """How a communication library spends time, from ``specs/nccl.toml``. A: LIBRARY_ALGORITHMS, P: PROTOCOLS of ``codes``.
 
     A library with one protocol and no constants of its own leaves latency to the tiers (the closed forms).
     """
@@ -304,7 +307,7 @@ class Protocols:
     correction_start_bytes: float  # message of the first class; each further class is twice as large
     plateau: float  # factor on the latency of a ring's last protocol across domains, for messages above:
     plateau_bytes: float  # bytes a rank
-    fused: float  # 1: one kernel a call: a tree is a chain inside a domain, messages to many peers leave together; 0: textbook
+    fused: float  # 1: one kernel a call: a tree is a chain in a domain, messages leave together; 0: textbook
     post_s: float  # seconds to post a message to one more peer
     arity_s: float  # seconds a GPU in a domain adds to an in-network reduction
     algorithms: tuple[str, ...]  # those it chooses from by itself

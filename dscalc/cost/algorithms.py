@@ -99,7 +99,8 @@ def _ring(op: str, passes: float, whole: bool = False) -> Algorithm:
         return place.group * 0.0 + 1.0 if whole else passes * _share(place)
 
     def loads(place: Placement) -> list[Array]:
-        bytes_sent, found = volume(place), []
+        bytes_sent = volume(place)
+        found: list[Array] = []
         for fan, below, leaves in zip(place.fan, place.below, place.leaves, strict=True):
             hops = np.where(leaves, fan - 1.0, np.where(fan > 1.0, fan, 0.0))
             found.append(bytes_sent * (hops / fan) / below)
@@ -204,7 +205,7 @@ def _naive_loads(place: Placement) -> list[Array]:
 
 def _power_of_two(place: Placement) -> Mask:
     exponent = np.log2(np.maximum(place.group, 1.0))
-    return (np.floor(exponent) == exponent) & (place.group > 1.0)
+    return np.asarray((np.floor(exponent) == exponent) & (place.group > 1.0))
 
 
 def _two(place: Placement) -> Array:

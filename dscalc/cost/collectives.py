@@ -1,7 +1,7 @@
-"""Time of a collective call: the slowest tier's share of the bytes, the steps' latencies, the best protocol and algorithm.
+"""Time of a collective call: bytes through the slowest tier and latencies of the steps, by the fastest algorithm.
 
-The form is that of NCCL's own tuning model, with bandwidths from the cluster's tiers: for each protocol, time = latency of the
-steps + bytes / bandwidth. A network without a library's constants gives the closed forms of the textbooks.
+The form is that of NCCL's own tuning model, with bandwidths from the cluster's tiers: for each protocol, time = latency
+of the steps + bytes / bandwidth. A network without a library's constants gives the closed forms of the textbooks.
 """
 
 from __future__ import annotations
@@ -66,10 +66,11 @@ def _rate(tier: Tier, fan: Array, row: Algorithm, reduces: bool) -> Array:
 
 
 def _hop(tier: Tier, protocols: Protocols, constants: int, protocol: int) -> Array:
-    """Latency of one step: the library's constant for that kind of link, moved by how far the tier is from what it assumes."""
+    """Latency of one step: the library's constant for that kind of link, moved by what the tier differs from it."""
     usual = protocols.hop_s[tier.link, _RING, _LARGE]
     faster = np.minimum(tier.latency_s / np.where(usual > 0.0, usual, 1.0), 1.0)
-    return protocols.hop_s[tier.link, constants, protocol] * faster + np.maximum(tier.latency_s - usual, 0.0)
+    slower = np.maximum(tier.latency_s - usual, 0.0)
+    return np.asarray(protocols.hop_s[tier.link, constants, protocol] * faster + slower)
 
 
 def _available(row: Algorithm, network: Network, place: Placement, by_itself: bool) -> Mask:
@@ -139,17 +140,18 @@ def collective(
 ) -> CollectiveTime:
     """Duration and traffic of one call of a collective, by the algorithm that is fastest or forced.
 
-    A ring over domains runs at min(BW_in, n_in BW_out): every GPU of a domain brings its own share of the network. All-to-all and
-    messages between two ranks get no such help. Where a forced algorithm cannot run (NVLS across domains, halving-doubling among
-    12 ranks), the fastest one runs instead and is named in the result.
+    A ring over domains runs at min(BW_in n_in/(n_in - 1), n_in BW_out): every GPU of a domain brings its own share
+    of the network, and one hop in n_in leaves the links inside alone. All-to-all and messages between two ranks get
+    no such help. Where a forced algorithm cannot run (NVLS across domains, halving-doubling among 12 ranks), the
+    fastest one runs instead and is named in the result.
 
     Args:
         op: one of ``OPS``.
-        message_bytes [bytes, (n,)]: n. All-reduce, broadcast, send-recv: the tensor; all-gather, reduce-scatter: the full tensor;
-            all-to-all: one rank's send buffer.
+        message_bytes [bytes, (n,)]: n. All-reduce, broadcast, send-recv: the tensor; all-gather, reduce-scatter: the
+            full tensor; all-to-all: one rank's send buffer.
         group [ranks, (n,)]: members K; one member sends nothing.
-        inside [ranks, (n,)]: members of the worst-placed group inside one domain of the first tier; (tiers - 1, n) where there
-            are more than two tiers. A network of one tier does not look at it.
+        inside [ranks, (n,)]: members of the worst-placed group inside one domain of the first tier; (tiers - 1, n)
+            where there are more than two tiers. A network of one tier does not look at it.
         domains [domains, (n,)]: domains that the group crosses, 1: it lies in one; shaped as ``inside``.
         network: tiers and library.
         algorithm: name to force, one of :func:`algorithm_names`; None: the fastest of those the library chooses from.

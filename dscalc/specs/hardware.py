@@ -6,99 +6,45 @@ unless ``counted_as`` says what else one "GPU" of the profile is.
 """
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
-from dscalc import units
-from dscalc.errors import InputError, UnitError
+from dscalc.errors import InputError
+from dscalc.specs.links import TierSpec
+from dscalc.specs.quantity import (
+    Alias,
+    Bandwidth,
+    Bytes,
+    Count,
+    FlopRate,
+    Name,
+    Power,
+    PricePerHour,
+    Profile,
+    Quantity,
+    Text,
+    Time,
+    base_of,
+)
 
 if TYPE_CHECKING:
     from dscalc.records import Hardware
 
 DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
 _DISAGREE = 0.02  # two statements of one rate may differ by rounding, not by more
-_Name = Annotated[str, StringConstraints(min_length=1, max_length=80, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
-_Text = Annotated[str, StringConstraints(min_length=1, max_length=2000, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
-_Finite = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
 
 
-class _Profile(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
-
-
-class Quantity(_Profile):
-    """One number of a profile with where it comes from.
-
-    ``kind``: ``datasheet`` (the maker or operator prints it), ``measured`` (read or timed on the part), ``fitted``
-    (estimated from many measurements), ``assumed`` (derived, copied from a sister part, disputed or unverified).
-    """
-
-    value: _Finite
-    unit: _Name
-    kind: Literal["datasheet", "measured", "fitted", "assumed"]
-    source: _Text
-    stderr: _Finite | None = None  # same unit as value
-    n: Annotated[int, Field(ge=1, strict=True)] | None = None  # measurements behind the value
-    note: _Text | None = None
-
-    @property
-    def base(self) -> float:
-        """The value [base unit of its dimension]."""
-        return units.to_base(self.value, self.unit, units.unit_dimension(self.unit))
-
-    @property
-    def base_stderr(self) -> float | None:
-        """The standard error [base unit of its dimension], None where not given."""
-        if self.stderr is None:
-            return None
-        return units.to_base(self.stderr, self.unit, units.unit_dimension(self.unit))
-
-
-def _measures(dimension: str, *, whole: bool = False) -> AfterValidator:
-    """Validator of a :class:`Quantity` field that must have a unit of ``dimension``."""
-
-    def check(quantity: Quantity) -> Quantity:
-        try:
-            base = units.to_base(quantity.value, quantity.unit, dimension)
-        except UnitError as error:
-            raise ValueError(error.message) from None
-        if whole and (base < 1 or base != int(base)):
-            raise ValueError(f"{quantity.value:g} is not a whole number of 1 or more")
-        return quantity
-
-    return AfterValidator(check)
-
-
-_Bytes = Annotated[Quantity, _measures("bytes")]
-_Bandwidth = Annotated[Quantity, _measures("bandwidth")]
-_FlopRate = Annotated[Quantity, _measures("flop_rate")]
-_Time = Annotated[Quantity, _measures("time")]
-_Power = Annotated[Quantity, _measures("power")]
-_Price = Annotated[Quantity, _measures("price")]
-_Count = Annotated[Quantity, _measures("count", whole=True)]
-
-
-def _base(quantity: Quantity | None) -> float | None:
-    return None if quantity is None else quantity.base
-
-
-class Alias(_Profile):
-    """Another name of a profile, with what is taken for granted by using it."""
-
-    name: _Name
-    assumption: _Text
-
-
-class Rates(_Profile):
+class Rates(Profile):
     """A compute rate for each data type the part has."""
 
-    fp32: _FlopRate | None = None
-    tf32: _FlopRate | None = None
-    fp16: _FlopRate | None = None
-    bf16: _FlopRate | None = None
-    fp8: _FlopRate | None = None
-    fp4: _FlopRate | None = None
+    fp32: FlopRate | None = None
+    tf32: FlopRate | None = None
+    fp16: FlopRate | None = None
+    bf16: FlopRate | None = None
+    fp8: FlopRate | None = None
+    fp4: FlopRate | None = None
 
     def of(self, dtype: str) -> Quantity | None:
         """The record of one data type, None where the part has none.
@@ -109,74 +55,74 @@ class Rates(_Profile):
         return getattr(self, dtype) if dtype in DTYPES else None
 
 
-class GpuSpec(_Profile):
+class GpuSpec(Profile):
     """One accelerator."""
 
     profile: Literal["gpu"]
-    id: _Name
-    vendor: _Name
-    arch: _Name
-    form: _Name | None = None
-    compute_capability: _Name | None = None
-    counted_as: _Text = "one device"
+    id: Name
+    vendor: Name
+    arch: Name
+    form: Name | None = None
+    compute_capability: Name | None = None
+    counted_as: Text = "one device"
     aliases: tuple[Alias, ...] = ()
-    availability: _Name | None = None
+    availability: Name | None = None
     peak: Rates = Rates()  # dense, accumulating in fp32; fp32 is the vector rate
     matmul: Rates = Rates()  # best matrix product seen on the part
-    marketing_memory: _Bytes | None = None  # what the box says; never used to decide a fit
-    usable_memory: _Bytes | None = None  # what the driver shows; absent: a fit cannot be decided
-    torch_memory: _Bytes | None = None  # what PyTorch reports as total
-    memory_bandwidth: _Bandwidth | None = None
-    scaleup_link: _Text | None = None
-    scaleup_bandwidth: _Bandwidth | None = None  # all scale-up links of one GPU, one direction
-    p2p_bandwidth: _Bandwidth | None = None  # to one peer, one direction
+    marketing_memory: Bytes | None = None  # what the box says; never used to decide a fit
+    usable_memory: Bytes | None = None  # what the driver shows; absent: a fit cannot be decided
+    torch_memory: Bytes | None = None  # what PyTorch reports as total
+    memory_bandwidth: Bandwidth | None = None
+    scaleup_link: Text | None = None
+    scaleup_bandwidth: Bandwidth | None = None  # all scale-up links of one GPU, one direction
+    p2p_bandwidth: Bandwidth | None = None  # to one peer, one direction
     pcie_generation: Annotated[int, Field(ge=1, le=9, strict=True)] | None = None
-    pcie_bandwidth: _Bandwidth | None = None  # one direction
-    tdp: _Power | None = None
-    gpus_per_node: _Count | None = None  # of the usual host
-    source: _Text | None = None
-    checked: _Text | None = None
-    notes: tuple[_Text, ...] = ()
+    pcie_bandwidth: Bandwidth | None = None  # one direction
+    tdp: Power | None = None
+    gpus_per_node: Count | None = None  # of the usual host
+    source: Text | None = None
+    checked: Text | None = None
+    notes: tuple[Text, ...] = ()
 
     @property
     def usable_bytes(self) -> float | None:
         """Memory a program can use [bytes]; None where the profile does not say."""
-        return _base(self.usable_memory)
+        return base_of(self.usable_memory)
 
     @property
     def marketing_bytes(self) -> float | None:
         """Memory as advertised [bytes]; for display only."""
-        return _base(self.marketing_memory)
+        return base_of(self.marketing_memory)
 
     @property
     def torch_total_bytes(self) -> float | None:
         """Total memory that PyTorch reports [bytes]."""
-        return _base(self.torch_memory)
+        return base_of(self.torch_memory)
 
     @property
     def memory_bandwidth_bytes_per_s(self) -> float | None:
         """Peak bandwidth of the device memory [bytes/s]."""
-        return _base(self.memory_bandwidth)
+        return base_of(self.memory_bandwidth)
 
     @property
     def scaleup_bytes_per_s(self) -> float | None:
         """All scale-up links of one GPU together, one direction [bytes/s]; None where it has none."""
-        return _base(self.scaleup_bandwidth)
+        return base_of(self.scaleup_bandwidth)
 
     @property
     def p2p_bytes_per_s(self) -> float | None:
         """Scale-up bandwidth to one peer, one direction [bytes/s]."""
-        return _base(self.p2p_bandwidth)
+        return base_of(self.p2p_bandwidth)
 
     @property
     def pcie_bytes_per_s(self) -> float | None:
         """Host link, one direction [bytes/s]."""
-        return _base(self.pcie_bandwidth)
+        return base_of(self.pcie_bandwidth)
 
     @property
     def tdp_w(self) -> float | None:
         """Power limit [W]."""
-        return _base(self.tdp)
+        return base_of(self.tdp)
 
     @property
     def dtypes(self) -> tuple[str, ...]:
@@ -209,7 +155,7 @@ class GpuSpec(_Profile):
         Returns:
             Rate [FLOP/s], None where nobody measured it.
         """
-        return _base(self.matmul.of(dtype))
+        return base_of(self.matmul.of(dtype))
 
     def lower(self, *, gpus_per_node: int | None = None, host_bytes: float | None = None) -> "Hardware":
         """The record that formulas read, for this GPU in its usual host.
@@ -221,21 +167,21 @@ class GpuSpec(_Profile):
         Returns:
             Arrays of shape (1,), nan where unknown.
         """
-        gpus = gpus_per_node if gpus_per_node is not None else _base(self.gpus_per_node)
+        gpus = gpus_per_node if gpus_per_node is not None else base_of(self.gpus_per_node)
         return _record(self.usable_bytes, gpus, host_bytes)
 
 
-class BusBandwidth(_Profile):
+class BusBandwidth(Profile):
     """A published bus bandwidth of a collective, in the convention of nccl-tests."""
 
-    op: _Name = "all-reduce"
-    algorithm: _Name | None = None
+    op: Name = "all-reduce"
+    algorithm: Name | None = None
     nodes: Annotated[int, Field(ge=1, strict=True)] | None = None
     gpus: Annotated[int, Field(ge=1, strict=True)] | None = None
-    message: _Bytes | None = None
+    message: Bytes | None = None
     pass_limit: bool = False  # an operator's acceptance threshold: healthy hardware reads higher
-    busbw: _Bandwidth
-    conditions: _Text | None = None
+    busbw: Bandwidth
+    conditions: Text | None = None
 
     @property
     def busbw_bytes_per_s(self) -> float:
@@ -243,15 +189,15 @@ class BusBandwidth(_Profile):
         return self.busbw.base
 
 
-class SmallMessage(_Profile):
+class SmallMessage(Profile):
     """A published time of a collective on a message too small for bandwidth to matter."""
 
-    op: _Name = "all-reduce"
-    message: _Bytes
+    op: Name = "all-reduce"
+    message: Bytes
     nodes: Annotated[int, Field(ge=1, strict=True)] | None = None
     gpus: Annotated[int, Field(ge=1, strict=True)] | None = None
-    latency: _Time
-    conditions: _Text | None = None
+    latency: Time
+    conditions: Text | None = None
 
     @property
     def latency_s(self) -> float:
@@ -259,13 +205,13 @@ class SmallMessage(_Profile):
         return self.latency.base
 
 
-class Price(_Profile):
+class Price(Profile):
     """A list price; prices age, so each has a date as exact as its source gives."""
 
-    per_hour: _Price
+    per_hour: PricePerHour
     per: Literal["node", "GPU", "chip"]
     date: Annotated[str, StringConstraints(pattern=r"^\d{4}(-\d{2}){0,2}$")] | None = None
-    terms: _Text | None = None
+    terms: Text | None = None
 
     @property
     def usd_per_hour(self) -> float:
@@ -273,42 +219,67 @@ class Price(_Profile):
         return self.per_hour.base
 
 
-class ClusterSpec(_Profile):
+class ClusterSpec(Profile):
     """Nodes of one kind and the networks between them."""
 
     profile: Literal["cluster"]
-    id: _Name
-    provider: _Name
-    gpu: _Name  # id of a GPU profile
+    id: Name
+    provider: Name
+    gpu: Name  # id of a GPU profile
     aliases: tuple[Alias, ...] = ()
-    gpus_per_node: _Count
-    nics_per_node: _Count | None = None
-    nic_bandwidth: _Bandwidth | None = None  # one NIC
-    node_scaleout_bandwidth: _Bandwidth | None = None  # all NICs of a node, one direction
-    scaleout_bandwidth: _Bandwidth | None = None  # share of one GPU, one direction
-    network: _Text | None = None
-    intra_link: _Text | None = None
-    intra_bandwidth: _Bandwidth | None = None  # of one GPU, one direction
-    scaleup_domain_gpus: _Count | None = None  # GPUs joined by the scale-up link; may span nodes
-    host_memory: _Bytes | None = None
+    gpus_per_node: Count
+    nics_per_node: Count | None = None
+    nic_bandwidth: Bandwidth | None = None  # one NIC
+    node_scaleout_bandwidth: Bandwidth | None = None  # all NICs of a node, one direction
+    scaleout_bandwidth: Bandwidth | None = None  # share of one GPU, one direction
+    network: Text | None = None
+    intra_link: Text | None = None
+    intra_bandwidth: Bandwidth | None = None  # of one GPU, one direction
+    scaleup_domain_gpus: Count | None = None  # GPUs joined by the scale-up link; may span nodes
+    tiers: tuple[TierSpec, ...] = ()  # of the network, inner first; the last joins all nodes
+    rails: Annotated[int, Field(ge=1, strict=True)] | None = None  # separate planes: NIC i of every node on leaf i
+    host_memory: Bytes | None = None
     busbw: tuple[BusBandwidth, ...] = ()
     small_messages: tuple[SmallMessage, ...] = ()
     prices: tuple[Price, ...] = ()
-    topology: _Text | None = None
-    source: _Text | None = None
-    checked: _Text | None = None
-    notes: tuple[_Text, ...] = ()
+    topology: Text | None = None
+    source: Text | None = None
+    checked: Text | None = None
+    notes: tuple[Text, ...] = ()
 
     @model_validator(mode="after")
     def _rates_agree(self) -> "ClusterSpec":
         """A rate per GPU written where a rate per node belongs (or bits for bytes) is off by a factor of 4 or more."""
         node, share, nic = (
-            _base(q) for q in (self.node_scaleout_bandwidth, self.scaleout_bandwidth, self.nic_bandwidth)
+            base_of(q) for q in (self.node_scaleout_bandwidth, self.scaleout_bandwidth, self.nic_bandwidth)
         )
         if node and share and abs(share * self.gpus_in_node / node - 1) > _DISAGREE:
             raise ValueError("scaleout_bandwidth (of one GPU) times gpus_per_node is not node_scaleout_bandwidth")
         if node and nic and self.nics_per_node and abs(nic * self.nics_per_node.base / node - 1) > _DISAGREE:
             raise ValueError("nic_bandwidth times nics_per_node is not node_scaleout_bandwidth")
+        return self
+
+    @model_validator(mode="after")
+    def _tiers_nest(self) -> "ClusterSpec":
+        """Each tier joins whole domains of the one below, the last joins all; rates agree with the flat fields."""
+        sizes = [tier.gpus_in_domain for tier in self.tiers]
+        if self.tiers and (sizes[-1] is not None or None in sizes[:-1]):
+            raise ValueError("tiers: each but the last has gpus, the last (between all nodes) has none")
+        inner = [size for size in sizes if size is not None]
+        for small, large in pairwise(inner):
+            if large <= small or large % small:
+                raise ValueError(f"tiers: {large} GPUs do not join whole domains of {small}")
+        named = self.gpus_in_scaleup_domain
+        if inner and named is not None and named > 1 and inner[0] != named and self.tiers[0].usable_of is None:
+            raise ValueError(f"tiers: the first joins {inner[0]} GPUs, scaleup_domain_gpus says {named}")
+        for tier, flat, name in (
+            (self.tiers[-1:], self.scaleout_bandwidth, "scaleout_bandwidth"),
+            (self.tiers[:1] if named and named > 1 else (), self.intra_bandwidth, "intra_bandwidth"),
+        ):
+            if tier and flat and abs(tier[0].bandwidth.base / flat.base - 1) > _DISAGREE and tier[0].usable_of is None:
+                if name == "intra_bandwidth" and len(self.tiers) > 2:
+                    continue  # a bridge below the node's own link
+                raise ValueError(f"tiers: bandwidth of {tier[0].name} is not {name}")
         return self
 
     @property
@@ -324,27 +295,27 @@ class ClusterSpec(_Profile):
     @property
     def nic_bytes_per_s(self) -> float | None:
         """One NIC, one direction [bytes/s]."""
-        return _base(self.nic_bandwidth)
+        return base_of(self.nic_bandwidth)
 
     @property
     def node_scaleout_bytes_per_s(self) -> float | None:
         """All NICs of a node, one direction [bytes/s]."""
-        return _base(self.node_scaleout_bandwidth)
+        return base_of(self.node_scaleout_bandwidth)
 
     @property
     def scaleout_bytes_per_s(self) -> float | None:
         """One GPU's share of its node's NICs, one direction [bytes/s]."""
-        return _base(self.scaleout_bandwidth)
+        return base_of(self.scaleout_bandwidth)
 
     @property
     def intra_bytes_per_s(self) -> float | None:
         """One GPU's links inside the scale-up domain, one direction [bytes/s]."""
-        return _base(self.intra_bandwidth)
+        return base_of(self.intra_bandwidth)
 
     @property
     def host_bytes(self) -> float | None:
         """Memory of one host [bytes]."""
-        return _base(self.host_memory)
+        return base_of(self.host_memory)
 
     def usd_per_gpu_hour(self, price: Price) -> float:
         """Turn a price into one of a single GPU.

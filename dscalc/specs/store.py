@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from dscalc.errors import InputError, ProfileError, UnknownNameError
 from dscalc.specs.hardware import ClusterSpec, GpuSpec
+from dscalc.specs.links import InterconnectSpec
 from dscalc.units import MIB
 
 PROFILES_VARIABLE = "DSCALC_PROFILES"
@@ -25,12 +26,13 @@ MAX_FILE_BYTES = 1 * MIB
 MAX_DEPTH = 12  # a well-formed profile nests four deep
 MAX_NAME = 80  # characters
 
-Kind = Literal["gpu", "cluster"]
+Kind = Literal["gpu", "cluster", "interconnect"]
 PathLike = str | os.PathLike[str]
-Spec = TypeVar("Spec", GpuSpec, ClusterSpec)
-AnySpec = TypeVar("AnySpec", bound=GpuSpec | ClusterSpec, covariant=True)
+Spec = TypeVar("Spec", GpuSpec, ClusterSpec, InterconnectSpec)
+AnySpec = TypeVar("AnySpec", bound=GpuSpec | ClusterSpec | InterconnectSpec, covariant=True)
 
-_FOLDERS: dict[Kind, str] = {"gpu": "gpus", "cluster": "clusters"}
+_FOLDERS: dict[Kind, str] = {"gpu": "gpus", "cluster": "clusters", "interconnect": "interconnects"}
+_KINDS = 'profile: must be "gpu" or "cluster" or "interconnect"'
 _FOLD = str.maketrans("", "", " -_.")
 
 
@@ -166,7 +168,9 @@ def _validate(path: Path, model: type[Spec]) -> Spec:
 
 
 @lru_cache(maxsize=1024)
-def _validate_as_of(path: Path, model: type[Spec], _mtime_ns: int, _size: int) -> GpuSpec | ClusterSpec:
+def _validate_as_of(
+    path: Path, model: type[Spec], _mtime_ns: int, _size: int
+) -> GpuSpec | ClusterSpec | InterconnectSpec:
     data = _read_as_of(path, _mtime_ns, _size)
     try:
         _check_depth(data)
@@ -195,7 +199,9 @@ def load_profile_file(path: PathLike) -> Resolved[GpuSpec | ClusterSpec]:
         return Resolved(_validate(file, GpuSpec), None, file)
     if profile == "cluster":
         return Resolved(_validate(file, ClusterSpec), None, file)
-    _fail(file, 'profile: must be "gpu" or "cluster"')
+    if profile == "interconnect":
+        _fail(file, "is an interconnect; name it with --interconnect and give the file of its cluster here")
+    _fail(file, _KINDS)
 
 
 # ------------------------------------------------------------------------------------------------------ finding a file
@@ -250,7 +256,7 @@ def _index(files: Iterable[Path], kind: Kind) -> tuple[dict[str, Path], dict[str
         data = _read(path)
         if data.get("profile") != kind:
             if data.get("profile") not in list(_FOLDERS):
-                _fail(path, 'profile: must be "gpu" or "cluster"')
+                _fail(path, _KINDS)
             continue
         for name, assumption in _names(path, data):
             folded = fold_name(name)
@@ -336,6 +342,25 @@ def load_gpu(name: str, profiles: Sequence[PathLike] = ()) -> Resolved[GpuSpec]:
     return _load(name, "gpu", GpuSpec, profiles)
 
 
+def load_interconnect(name: str, profiles: Sequence[PathLike] = ()) -> Resolved[InterconnectSpec]:
+    """Find an interconnect by exact id or declared alias.
+
+    Args:
+        name: id or alias, folded by :func:`fold_name` [text]; for a rate such as ``400Gb/s`` use
+            :func:`dscalc.specs.network.load_interconnect`.
+        profiles: the user's profile files or folders, searched first [paths].
+
+    Returns:
+        The profile, and for an alias what it takes for granted.
+
+    Raises:
+        UnknownNameError: nothing declares that name; suggests the nearest.
+        InputError: the name is a number.
+        ProfileError: a profile file is broken.
+    """
+    return _load(name, "interconnect", InterconnectSpec, profiles)
+
+
 def load_cluster(name: str, profiles: Sequence[PathLike] = ()) -> Resolved[ClusterSpec]:
     """Find a cluster by exact id or declared alias.
 
@@ -382,3 +407,15 @@ def cluster_ids(profiles: Sequence[PathLike] = ()) -> tuple[str, ...]:
         Sorted ids [text].
     """
     return _ids("cluster", profiles)
+
+
+def interconnect_ids(profiles: Sequence[PathLike] = ()) -> tuple[str, ...]:
+    """Ids of all interconnects, the user's and the shipped.
+
+    Args:
+        profiles: the user's profile files or folders [paths].
+
+    Returns:
+        Sorted ids [text].
+    """
+    return _ids("interconnect", profiles)
