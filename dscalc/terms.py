@@ -27,7 +27,9 @@ class LeafSpec:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One term of an evaluation at its peak: ``array`` has shape (n,); ``inputs`` are the numbers put into the formula."""
+    """One term of an evaluation at its peak: ``array`` has shape (n,); ``inputs`` are the numbers put into the
+    formula.
+    """
 
     spec: LeafSpec
     array: Array

@@ -126,7 +126,7 @@ def build_case(given: Mapping[str, Any]) -> Case:
         machine=machine,
         adapters=_adapters(given, model.shape),
         books=load_books(),
-        assumptions=(*assumed, *found, *_defaults(layout), *_constants(layout.spec)),
+        assumptions=(*assumed, *found, *_defaults(layout), *_constants(layout.spec, machine.record)),
         warnings=tuple(warnings),
     )
 
@@ -304,17 +304,21 @@ def _shown(value: Any) -> Any:
     return (", ".join(value) or "none") if isinstance(value, tuple) else value
 
 
-def _constants(spec: LayoutSpec) -> list[Assumption]:
+def _constants(spec: LayoutSpec, record: Hardware) -> list[Assumption]:
     """Fixed costs of a process that this layout has, which the user can measure and replace."""
     found = []
-    unused = {"communicator_bytes": spec.gpus == 1, "launch_queue": spec.tp == 1}
-    for name, record in constant_records().items():
+    unused = {
+        "communicator_bytes": spec.gpus == 1,
+        "launch_queue": spec.tp == 1,
+        "gpus_per_node": spec.gpus == 1 or not np.isnan(record.gpus_per_node[0]),
+    }
+    for name, entry in constant_records().items():
         if unused.get(name):
             continue
-        size = parse_bytes(f"{record['value']} {record['unit']}") if name.endswith("_bytes") else record["value"]
+        size = parse_bytes(f"{entry['value']} {entry['unit']}") if name.endswith("_bytes") else entry["value"]
         found.append(
             Assumption(
-                name, size, "bytes" if name.endswith("_bytes") else record["unit"], record["kind"], record["source"]
+                name, size, "bytes" if name.endswith("_bytes") else entry["unit"], entry["kind"], entry["source"]
             )
         )
     return found

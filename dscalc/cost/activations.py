@@ -17,41 +17,55 @@ SPECS: dict[str, LeafSpec] = {
     "checkpoint": LeafSpec(
         "activations/layer_inputs", "bytes", "k * L_i * 2 s b h R / c", "[Korthikanti2022] table 2; [Chen2016]"
     ),
-    "norms": LeafSpec("activations/norms", "bytes", "k * L_kept * T * norm rows * R", "[Korthikanti2022] section 4.1"),
+    "norms": LeafSpec(
+        "activations/norms",
+        "bytes",
+        "k * L_kept * A_norms, A_norms = T * norm rows * R of a layer",
+        "[Korthikanti2022] section 4.1",
+    ),
     "attention": LeafSpec(
         "activations/attention",
         "bytes",
-        "k * L_kept * T * (query, key, value, output rows)",
+        "k * L_kept * A_attention, A_attention = T * (query, key, value and output rows) of a layer",
         "[Korthikanti2022] section 4.1; [Dao2023]; [Ainslie2023]; [DeepSeekV2] section 2.1",
     ),
     "scores": LeafSpec(
         "activations/attention_scores",
         "bytes",
-        "k * L_kept * T * s * a * score bytes / t",
+        "k * L_kept * A_scores, A_scores = T * s * a * score bytes / t of a layer",
         "[Korthikanti2022] equation 1",
     ),
     "dropout": LeafSpec(
-        "activations/dropout_masks", "bytes", "k * L_kept * T * 2 h R", "[Korthikanti2022] section 4.1"
+        "activations/dropout_masks",
+        "bytes",
+        "k * L_kept * A_dropout, A_dropout = T * 2 h R of a layer",
+        "[Korthikanti2022] section 4.1",
     ),
     "mlp": LeafSpec(
         "activations/mlp",
         "bytes",
-        "k * (dense L_kept * T * f rows + expert L_kept * T * shared rows) / t",
+        (
+            "k * (dense L_kept * A_mlp + expert L_kept * A_shared), A_mlp = T * f rows / t of a "
+            "layer, A_shared = T * f_s rows / t of an expert layer"
+        ),
         "[Korthikanti2022] section 4.1; [Shazeer2020]",
     ),
     "router": LeafSpec(
-        "activations/router", "bytes", "k * expert L_kept * T * 8 E R", "[Shazeer2017]; [MegatronLM] moe/router.py"
+        "activations/router",
+        "bytes",
+        "k * expert L_kept * A_router, A_router = T * 8 E R of an expert layer",
+        "[Shazeer2017]; [MegatronLM] moe/router.py",
     ),
     "experts": LeafSpec(
         "activations/experts",
         "bytes",
-        "k * expert L_kept * T * top_k * capacity * expert rows / t",
+        "k * expert L_kept * A_experts, A_experts = T * top_k * capacity * expert rows / t of an expert layer",
         "[Shazeer2017]; [MegatronLM] moe/token_dispatcher.py",
     ),
     "statistics": LeafSpec(
         "activations/statistics",
         "bytes",
-        "k * L_kept * T * (4 norms R + 4 a / t)",
+        "k * L_kept * A_statistics, A_statistics = T * (4 norms R + 4 a / t) of a layer",
         "[Dao2023] log-sum-exp; [PyTorch] rms_norm",
     ),
 }
@@ -70,7 +84,9 @@ class _Table:
 
 @dataclass(frozen=True, slots=True)
 class LayerBytes:
-    """Bytes that one layer keeps for one micro-batch on one rank; arrays (n,). ``None`` where the model or stack has none."""
+    """Bytes that one layer keeps for one micro-batch on one rank; arrays (n,). ``None`` where the model or stack has
+    none.
+    """
 
     kept: dict[str, Array | None]  # by component, dense layers (and what all layers share)
     kept_moe: dict[str, Array | None]  # by component, where a layer with experts differs

@@ -20,7 +20,9 @@ EXPERT_GRID = ("etp", "ep", "edp", "pp")
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Sizes of the groups a rank belongs to, derived from the dense and the expert grid; arrays of shape (n,) or (1,)."""
+    """Sizes of the groups a rank belongs to, derived from the dense and the expert grid; arrays of shape (n,) or
+    (1,).
+    """
 
     gpus: Array
     dp_shard: Array
@@ -32,7 +34,7 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Where a layout is illegal: ``illegal(layouts, groups, shape)`` is a mask, ``message`` says what would be right."""
+    """Where a layout is illegal: ``illegal(layouts, groups, shape)`` is a mask, ``message`` says what is right."""
 
     name: str
     message: str
@@ -53,7 +55,8 @@ class Axis:
 def groups(layouts: Layouts) -> Groups:
     """Group sizes from the degrees.
 
-    Dense grid, inner first: tp, cp, dp_shard, dp_replicate, pp. Expert grid over the same ranks of a stage: etp, ep, expert-dp, pp.
+    Dense grid, inner first: tp, cp, dp_shard, dp_replicate, pp. Expert grid over the same ranks of a stage: etp, ep,
+    expert-dp, pp.
 
     Args:
         layouts [degrees, (n,)]: the layout columns.
@@ -114,13 +117,12 @@ def _expert_replicas(layouts: Layouts, groups_: Groups, shape: ModelShape) -> Ma
 def _sequence(layouts: Layouts, _: Groups, __: ModelShape) -> Mask:
     import numpy as np
 
-    return _indivisible(
-        layouts.seq_len, np.where(layouts.cp > 1.0, 2.0 * layouts.cp, 1.0)
-    )  # halves balance a causal ring
+    halves = np.where(layouts.cp > 1.0, 2.0 * layouts.cp, 1.0)  # two halves a rank balance a causal ring
+    return _indivisible(layouts.seq_len, halves)
 
 
 def _schedule_is(layouts: Layouts, *names: str) -> Mask:
-    mask = layouts.schedule == codes.SCHEDULES.index(names[0])
+    mask: Mask = layouts.schedule == codes.SCHEDULES.index(names[0])
     for name in names[1:]:
         mask = mask | (layouts.schedule == codes.SCHEDULES.index(name))
     return mask

@@ -21,7 +21,8 @@ class Place:
 def place(group: Array, stride: Array, domain: Array) -> Place:
     """Members inside a domain and domains crossed, for the worst-placed group of its kind.
 
-    Ranks r, r + q, ..., r + (k-1) q form a group; consecutive ranks fill domains of W. n_in = min(k, max(1, floor(gcd(W, q k) / q))); one
+    Ranks r, r + q, ..., r + (k-1) q form a group; consecutive ranks fill domains of W. n_in = min(k, max(1,
+    floor(gcd(W, q k) / q))); one
     domain is crossed where q k divides W, else ceil(k / n_in). Groups are aligned where W divides q k or q k divides W.
 
     Args:

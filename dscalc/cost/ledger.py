@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from dscalc.cost.ledger_rows import COMPONENTS, DIVISORS, ROWS, Case, Row
 from dscalc.records import ModelShape, StackTable
 
@@ -50,8 +48,10 @@ def case_of(
 def kept_rows(case: Case, recompute: int, every_second_matmul: bool, layer_kind: str) -> list[Row]:
     """Rows that one layer keeps for backward.
 
-    ``selective`` drops the attention core ([Korthikanti2022]), or, where a stack chooses operations, keeps the layer input,
-    attention and every second matrix product ([torchtitan]). ``full`` keeps the layer input alone. A frozen linear layer needs its
+    ``selective`` drops the attention core ([Korthikanti2022]), or, where a stack chooses operations, keeps the layer
+    input,
+    attention and every second matrix product ([torchtitan]). ``full`` keeps the layer input alone. A frozen linear
+    layer needs its
     input only where an adapter on it trains ([Hu2022]).
 
     Args:

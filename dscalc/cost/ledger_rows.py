@@ -1,6 +1,7 @@
 """The rows of the activation ledger: every tensor that one layer keeps for its backward pass.
 
-A row lists shape, bytes per element and what divides it; all sums are derived from the rows. The same rows give the GPT ledger of
+A row lists shape, bytes per element and what divides it; all sums are derived from the rows. The same rows give the
+GPT ledger of
 [Korthikanti2022], the Llama ledger, mixture-of-experts and latent-attention layers: a row applies where ``when`` holds.
 """
 

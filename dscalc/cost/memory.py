@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dscalc.cost import activations, state, transient
-from dscalc.cost.axes import Groups, groups
+from dscalc.cost.axes import groups
 from dscalc.cost.host import host_terms
 from dscalc.cost.placement import StageKinds, stage_kinds
 from dscalc.cost.rank_parameters import adapter_sums, part_sums, rank_parameters
 from dscalc.cost.schedule import in_flight
+from dscalc.cost.symbols import symbols
 from dscalc.records import Adapters, Array, Hardware, Layouts, ModelShape
 from dscalc.terms import Leaf, LeafSpec, TermSum
 
@@ -39,7 +40,8 @@ class Memory:
     """Memory of one GPU at its peak; arrays of shape (n,) in bytes unless said otherwise.
 
     ``total_bytes`` is the left-to-right sum of ``terms``: what the GPU must hold. ``allocated`` leaves out context,
-    communicators and the allocator's slack; ``reserved`` is allocated, slack and what the allocator keeps for other moments;
+    communicators and the allocator's slack; ``reserved`` is allocated, slack and what the allocator keeps for other
+    moments;
     ``device`` is reserved + context + communicators.
     """
 
@@ -112,7 +114,8 @@ def memory(
     flat = (code - moment * count) * n + np.arange(n)
 
     def pick(values: Array) -> Array:
-        return np.take(np.broadcast_to(values, (count, n)).reshape(-1), flat)
+        picked: Array = np.take(np.broadcast_to(values, (count, n)).reshape(-1), flat)
+        return picked
 
     peak = StageKinds(*(pick(getattr(kinds, field)) for field in kinds.__dataclass_fields__))
     peak_flying = pick(flying)
@@ -170,7 +173,11 @@ def memory(
         held_parameters=pick(held_state.held),
         stages=_stage_rows(sums.moments, kinds, n, elsewhere, passing.context, room) if keep_terms else (),
         terms=_peak_terms(
-            sums.moments, moment, pick, n, _symbols(shape, layouts, derived, layer, held_state, peak, peak_flying, pick)
+            sums.moments,
+            moment,
+            pick,
+            n,
+            symbols(shape, layouts, derived, layer, held_state, passing.communicators, peak, peak_flying, pick),
         )
         if keep_terms
         else (),
@@ -182,7 +189,8 @@ def _kept_elsewhere(
 ) -> Array:
     """What the allocator keeps while the need peaks at moment ``number``: blocks that only other moments can use.
 
-    A flat copy needs one contiguous block, which freed tensors do not leave. A communication stream has a pool of its own, so
+    A flat copy needs one contiguous block, which freed tensors do not leave. A communication stream has a pool of its
+    own, so
     gradients and their reduction do not move into what activations left.
     """
     flat = held.step[0][1] + held.step[1][1]
@@ -220,9 +228,12 @@ def pending_buffers(
 ) -> Array:
     """Freed full-size collective tensors that wait for the GPU when the host runs ahead by a full launch queue.
 
-    PyTorch marks the tensors of collectives with the communication stream; a freed one becomes usable again only when the GPU has
-    passed it. With a queue of Q launches and one such tensor every l launches, Q / l of them wait. The host gets that far ahead
-    without a pipeline, or while a stage issues at least four forward passes before its first receive; it does not where tensor
+    PyTorch marks the tensors of collectives with the communication stream; a freed one becomes usable again only when
+    the GPU has
+    passed it. With a queue of Q launches and one such tensor every l launches, Q / l of them wait. The host gets that
+    far ahead
+    without a pipeline, or while a stage issues at least four forward passes before its first receive; it does not
+    where tensor
     parallelism spans more than two nodes.
 
     Args:
@@ -246,7 +257,8 @@ def pending_buffers(
     waits = (stacks.record_stream[layouts.stack] > 0.0) & (between > 0.0) & (layouts.tp > 1.0)
     node = np.where(np.isnan(hardware.gpus_per_node), np.inf, hardware.gpus_per_node)
     ahead = waits & ((layouts.pp == 1.0) | ((flying >= 4.0) & (layouts.tp <= 2.0 * node)))
-    return ahead * (constants.launch_queue / np.maximum(between, 1.0) * (2.0 * shape.hidden * layer.tokens))
+    waiting: Array = ahead * (constants.launch_queue / np.maximum(between, 1.0) * (2.0 * shape.hidden * layer.tokens))
+    return waiting
 
 
 def _moment_sums(
@@ -357,7 +369,9 @@ def _stage_rows(
 def _peak_terms(
     moments: list[TermSum], moment: Array, pick: Callable[[Array], Array], n: int, symbols: dict[str, Array]
 ) -> tuple[Leaf, ...]:
-    """Every leaf at the peak of each layout, in the order in which they were added; zero where the peak has no such leaf."""
+    """Every leaf at the peak of each layout, in the order in which they were added; zero where the peak has no such
+    leaf.
+    """
     specs: list[LeafSpec] = []
     arrays: dict[LeafSpec, Array] = {}
     for number, terms in enumerate(moments):
@@ -369,38 +383,3 @@ def _peak_terms(
             position = specs.index(spec) + 1
             arrays[spec] = np.where(moment == number, pick(array), arrays[spec])
     return tuple(Leaf(spec, arrays[spec], symbols) for spec in specs)
-
-
-def _symbols(
-    shape: ModelShape,
-    layouts: Layouts,
-    derived: Groups,
-    layer: activations.LayerBytes,
-    held: state.State,
-    peak: StageKinds,
-    flying: Array,
-    pick: Callable[[Array], Array],
-) -> dict[str, Array]:
-    """The numbers behind the symbols of the formulas, at the peak."""
-    books, like = layouts.books, 0.0 * flying
-    return {
-        "N_r": pick(held.held),
-        "N_owned": pick(held.owned),
-        "k_shard": derived.shard + like,
-        "k_expert": derived.expert_shard + like,
-        "w": books.recipes.weights[layouts.recipe] + like,
-        "g": books.recipes.gradients[layouts.recipe] + like,
-        "L_i": peak.layers,
-        "L_kept": peak.layers - activations.full_recompute_layers(layouts, peak),
-        "k": flying,
-        "T": layer.tokens + like,
-        "R": layer.residual + like,
-        "b": layouts.micro_batch + like,
-        "s": layouts.seq_len + like,
-        "t": layouts.tp + like,
-        "c": layouts.cp + like,
-        "h": float(shape.hidden) + like,
-        "f": float(shape.ffn_hidden) + like,
-        "a": float(shape.heads) + like,
-        "V": float(shape.vocab) + like,
-    }

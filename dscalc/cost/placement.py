@@ -30,8 +30,10 @@ class StageKinds:
 def chunk_layers(shape: ModelShape, chunks: int, placement: int) -> list[int]:
     """Layers of each chunk of a model that is cut in order.
 
-    ``even``: the first chunks take the remainder, but where the layers do not divide and layers + 2 do, embedding and head count
-    as a layer each (Llama 3 405B: 126 layers on 16 stages). ``embedding-as-layer``: embedding and head count as one layer each.
+    ``even``: the first chunks take the remainder, but where the layers do not divide and layers + 2 do, embedding and
+    head count
+    as a layer each (Llama 3 405B: 126 layers on 16 stages). ``embedding-as-layer``: embedding and head count as one
+    layer each.
     ``by-cost``: blocks are placed in order and the next chunk begins once the running cost has reached its share of
     the total; a layer costs 4h^2 + 3hf, the head Vh, the embedding nothing.
 
@@ -47,7 +49,8 @@ def chunk_layers(shape: ModelShape, chunks: int, placement: int) -> list[int]:
         nothing.
 
     References:
-        [MegatronLM] transformer block layer offsets, [nanotron] pipeline block placement by cost, [LeScao2022] section 3.2, [Dubey2024].
+        [MegatronLM] transformer block layer offsets, [nanotron] pipeline block placement by cost, [LeScao2022] section
+        3.2, [Dubey2024].
     """
     if placement == BY_COST and chunks > 1:
         matrices = 3 if shape.gated_mlp else 2
@@ -73,7 +76,7 @@ def chunk_layers(shape: ModelShape, chunks: int, placement: int) -> list[int]:
 
 
 @lru_cache(maxsize=64)
-def _memo(shape: ModelShape) -> dict[int, tuple[Stage, ...]]:
+def _memo(_: ModelShape) -> dict[int, tuple[Stage, ...]]:
     """Stage kinds of one model by key: a model is hashed once an evaluation, not once a layout."""
     return {}
 
@@ -141,7 +144,8 @@ def stage_kinds(shape: ModelShape, layouts: Layouts) -> StageKinds:
         if value not in memo:
             rest, place = divmod(value, len(PLACEMENTS))
             rest, code = divmod(rest, len(SCHEDULES))
-            memo[value] = _stages(shape, *divmod(rest, 4096), SCHEDULES[code].placement, place)
+            pp, v = divmod(rest, 4096)
+            memo[value] = _stages(shape, pp, v, SCHEDULES[code].placement, place)
         rows.append(memo[value])
     table = np.asarray(rows)  # (unique, kinds, fields)
     where = np.searchsorted(unique, key)
@@ -152,7 +156,8 @@ def stage_kinds(shape: ModelShape, layouts: Layouts) -> StageKinds:
 def _worth_keeping(table: Array) -> list[int]:
     """Kinds that can be the fullest: a middle stage is not where an earlier one holds as many layers of each sort.
 
-    Fewer micro-batches are in flight on a later stage, so an earlier middle stage with the same layers needs no less memory.
+    Fewer micro-batches are in flight on a later stage, so an earlier middle stage with the same layers needs no less
+    memory.
     """
     first, middle, last = 0, range(1, KINDS - 1), KINDS - 1
     kept: list[int] = []

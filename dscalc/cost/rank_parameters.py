@@ -17,7 +17,9 @@ ROW_PARALLEL = ("o_proj", "down_proj")  # their input features are divided, not 
 
 @dataclass(frozen=True, slots=True)
 class PartSums:
-    """Elements of one instance of each part by split, matrices of linear layers apart from embeddings, norms and biases."""
+    """Elements of one instance of each part by split, matrices of linear layers apart from embeddings, norms and
+    biases.
+    """
 
     matrix: dict[str, dict[str, float]]
     other: dict[str, dict[str, float]]
@@ -165,8 +167,10 @@ def _held(sums: dict[str, float], inverse: dict[str, Array]) -> Array | float:
 def rank_parameters(shape: ModelShape, sums: PartSums, layouts: Layouts, kinds: StageKinds) -> RankParameters:
     """Parameters one rank holds on each stage kind.
 
-    Only matrices that tensor parallelism divides are divided; norms, routers and row-parallel biases are replicated; key/value
-    projections are replicated once tp exceeds the key/value heads. Tied embeddings with more than one stage are held twice.
+    Only matrices that tensor parallelism divides are divided; norms, routers and row-parallel biases are replicated;
+    key/value
+    projections are replicated once tp exceeds the key/value heads. Tied embeddings with more than one stage are held
+    twice.
 
     Args:
         shape [elements, (1,)]: the model.

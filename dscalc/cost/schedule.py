@@ -16,7 +16,8 @@ class Schedule:
     """A schedule as data. Chunks in flight on stage i of p with v chunks a stage:
     min(m*v, constant + stages*p + after*(p-1-i) + virtual*(v-1)*p), then times ``share`` of the stage's layers.
 
-    ``placement`` says which chunks a stage holds: ``loop`` (i, i+p, ...), ``vee`` (i and 2p-1-i), ``both`` (i and p-1-i).
+    ``placement`` says which chunks a stage holds: ``loop`` (i, i+p, ...), ``vee`` (i and 2p-1-i), ``both`` (i and
+    p-1-i).
     """
 
     name: str
@@ -86,7 +87,8 @@ def in_flight(layouts: Layouts, stage: Array) -> Array:
         nothing.
 
     References:
-        [Narayanan2021] section 2.2, [Huang2019] section 2.3, [Qi2023] section 2, [Qi2024] table 1, [DeepSeekV3] table 2.
+        [Narayanan2021] section 2.2, [Huang2019] section 2.3, [Qi2023] section 2, [Qi2024] table 1, [DeepSeekV3] table
+        2.
     """
     import numpy as np
 

@@ -18,26 +18,26 @@ from dscalc.terms import LeafSpec
 CONTEXT = LeafSpec(
     "fixed/cuda_context",
     "bytes",
-    "context + kernels loaded eagerly",
+    "context_bytes, with the kernels loaded at start",
     "assumed: CUDA context and kernels of one process",
 )
 COMMUNICATORS = LeafSpec(
     "fixed/nccl_buffers",
     "bytes",
-    "bytes a communicator * (groups with more than one rank + extra)",
+    "communicator_bytes * communicators (groups with more than one rank, and those of the framework)",
     "[aiconfigurator]; assumed",
 )
 WORKSPACE = LeafSpec("fixed/workspaces", "bytes", "constant", "[PyTorch] cuBLAS workspace; assumed")
 SLACK = LeafSpec(
     "fixed/allocator_slack",
     "bytes",
-    "fraction * everything the allocator serves",
+    "slack_fraction * everything the allocator serves",
     "[PyTorch] CUDACachingAllocator rounds to 512 B and 2 MiB and splits blocks",
 )
 TP_BUFFERS = LeafSpec(
     "transient/tensor_parallel_buffers",
     "bytes",
-    "buffers * 2 s b h / c, t > 1",
+    "tp_buffers * 2 s b h / c, t > 1",
     "[MegatronLM] tensor_parallel/layers.py; [nanotron] tensor_parallel/functional.py",
 )
 MESSAGES = LeafSpec("transient/pipeline_messages", "bytes", "2 * 2 s b h R / c, p > 1", "[Narayanan2021] section 2.2")
@@ -68,7 +68,7 @@ REDUCE_INPUT = LeafSpec(
 LOGITS = LeafSpec(
     "activations/logits_and_loss",
     "bytes",
-    "bytes a logit * s b V / (t c) + final norm and head input",
+    "logit_bytes * s b V / (t c), and the inputs of final norm and head",
     "[MegatronLM] cross_entropy.py; [torchtune] chunked loss; [PyTorch] cross_entropy",
 )
 RECOMPUTED = LeafSpec(
@@ -80,7 +80,10 @@ RECOMPUTED = LeafSpec(
 WORKING = LeafSpec(
     "transient/backward_workspace",
     "bytes",
-    "gradients of one layer's activations: 2 (3 f / t + h R) T; of unfused scores 4 a s T / t; of the gathered input 2 h T where t > 1",
+    (
+        "gradients of one layer's activations: 2 (3 f / t + h R) T; of unfused scores 4 a s T / "
+        "t; of the gathered input 2 h T where t > 1"
+    ),
     "[PyTorch] autograd frees a gradient after its last use",
 )
 
@@ -101,6 +104,7 @@ class Transients:
     live_first: Array
     working: Array
     context: Array  # context and communicators: outside the allocator
+    communicators: Array  # count
 
 
 def transients(
@@ -153,7 +157,8 @@ def transients(
     )
     extra = np.where(groups.gpus > 1.0, stacks.communicators[stack], 0.0)
     context = constants.cuda_context_bytes + stacks.eager_kernels_bytes[stack]
-    nccl = constants.communicator_bytes * (in_use + extra)
+    communicators = in_use + extra
+    nccl = constants.communicator_bytes * communicators
     fixed = [
         (CONTEXT, context + 0.0 * tokens),
         (COMMUNICATORS, nccl),
@@ -172,11 +177,13 @@ def transients(
     ]
 
     # gathered weights of ZeRO-3
-    three = (layouts.zero >= 3.0) & (groups.shard > 1.0)
+    three = ((layouts.zero >= 3.0) & (groups.shard > 1.0)) * 1.0
     gather = recipes.gather[recipe]
     if adapters is None:
-        unit, head, embedding = gather * base.layer, gather * base.head, gather * base.embedding
-        everything = gather * (base.matrix + base.other + base.expert)
+        unit: Array = gather * base.layer
+        head: Array = gather * base.head
+        embedding: Array = gather * base.embedding
+        everything: Array = gather * (base.matrix + base.other + base.expert)
     else:  # a frozen base is gathered as it is stored
         of_matrix, of_other = adapters.base_matrix_bytes, adapters.base_other_bytes
         unit, head, embedding = of_matrix * base.layer, of_other * base.head, of_other * base.embedding
@@ -189,7 +196,7 @@ def transients(
     backward_units = roots + stacks.gather_backward[stack] * unit
     gathered_forward = three * np.where(kept_whole, everything, np.minimum(forward_units, everything + unit))
     gathered_backward = three * np.where(kept_whole, everything, np.minimum(backward_units, everything + unit))
-    unit_reduce = np.where(three, stacks.unit_reduce[stack] * (gather + recipes.reduce[recipe]), 0.0)
+    unit_reduce = three * (stacks.unit_reduce[stack] * (gather + recipes.reduce[recipe]))
     largest_unit = np.maximum(kinds.has_head * trained.head, kinds.has_embedding * trained.embedding)
     reduce_input = unit_reduce * np.maximum(largest_unit, trained.layer)
 
@@ -224,4 +231,5 @@ def transients(
         live_first=layer.whole,
         working=working,
         context=context + nccl,
+        communicators=communicators,
     )

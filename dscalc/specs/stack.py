@@ -207,7 +207,8 @@ def stack_choice(name: str, *, where: str = "--stack") -> StackChoice:
 
 
 def framework_stack(framework: str) -> str | None:
-    """The stack that declares a framework's printed name, or a longer name that starts with it; None where nothing does.
+    """The stack that declares a framework's printed name, or a longer name that starts with it; None where nothing
+    does.
 
     Args:
         framework: as a paper or log names it, e.g. ``Megatron-Core 0.12``.

@@ -22,7 +22,9 @@ HEALTHY = frozenset("ABM")
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """One row beside its prediction; ``error_fraction`` is predicted / measured - 1, None for an out-of-memory record."""
+    """One row beside its prediction; ``error_fraction`` is predicted / measured - 1, None for an out-of-memory
+    record.
+    """
 
     row: Row
     predicted_bytes: float

@@ -34,6 +34,8 @@ RESULT = {
     "minimum_gpus",
     "activations",
     "host_bytes_per_node",
+    "host_terms",
+    "pending_bytes",
 }
 CASES: list[dict[str, Any]] = [
     {"params": "7e9"},
