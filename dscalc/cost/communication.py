@@ -1,0 +1,119 @@
+"""Every collective of a layout on a network: where its group lies, bytes, calls, traffic and time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dscalc.cost.axes import groups
+from dscalc.cost.collectives import algorithm_names, collective
+from dscalc.cost.geometry import place
+from dscalc.cost.model_transfers import model_parallel
+from dscalc.cost.placement import stage_kinds
+from dscalc.cost.rank_parameters import adapter_sums, part_sums, rank_parameters
+from dscalc.cost.transfers import Transfer, busiest, data_parallel
+from dscalc.records import Adapters, Array, Layouts, Mask, ModelShape, Network
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Collective:
+    """One kind of collective of a layout; arrays (n,).
+
+    Attributes:
+        transfer: what is sent, by which axis, and the formula behind it.
+        inside: members of the worst-placed group inside one domain of the first tier.
+        domains: domains of the first tier that the group crosses.
+        misaligned: groups straddle domains unevenly.
+        traffic_bytes: bytes one GPU sends in a step.
+        time_s: all calls of a step, one after the other.
+        naive_time_s: the same by gathering to one root and broadcasting, for sums; equal to ``time_s`` elsewhere.
+        exposed_s: calls that no compute can hide even when it is long enough.
+        algorithm: index into the registry of algorithms, -1 where nothing is sent.
+        tier: outermost tier used.
+        extrapolated: outside the range behind the constants.
+    """
+
+    transfer: Transfer
+    inside: Array
+    domains: Array
+    misaligned: Mask
+    traffic_bytes: Array
+    time_s: Array
+    naive_time_s: Array
+    exposed_s: Array
+    algorithm: NDArray[np.intp]
+    tier: NDArray[np.intp]
+    extrapolated: Mask
+
+
+def communication(
+    model: ModelShape,
+    layouts: Layouts,
+    network: Network,
+    adapters: Adapters | None = None,
+    gradient_bytes: Array | None = None,
+    algorithms: dict[str, str] | None = None,
+) -> tuple[Collective, ...]:
+    """What one GPU of the busiest stage sends in a step.
+
+    Args:
+        model [elements, (1,)]: the model's shape.
+        layouts [degrees, (n,)]: the layout columns.
+        network [tiers, (1,)]: the network.
+        adapters [rank, (1,)]: low-rank adapters on a frozen base, or None.
+        gradient_bytes [bytes/element, (n,)]: b_r on the wire; None: as the recipe reduces.
+        algorithms [names, (1,)]: an algorithm to force, by operation; None: the fastest that the library considers.
+
+    Returns:
+        The collectives, in the order of the axes [bytes and s, (n,)].
+
+    Raises:
+        ValueError: no such algorithm for an operation.
+
+    References:
+        [Rajbhandari2020] section 7, [Shoeybi2019] section 3, [Korthikanti2022] section 4.2, [Narayanan2021] section 3.
+    """
+    derived = groups(layouts)
+    kinds = stage_kinds(model, layouts)
+    sums = part_sums(model) if adapters is None else adapter_sums(model, adapters)
+    parameters = rank_parameters(model, sums, layouts, kinds)
+    stage = busiest(model, parameters, kinds.layers, kinds.moe_layers, kinds.has_embedding, kinds.has_head)
+    wire = layouts.books.recipes.reduce[layouts.recipe] if gradient_bytes is None else gradient_bytes
+    transfers = data_parallel(model, layouts, derived, stage, wire)
+    transfers += model_parallel(model, layouts, stage, wire, adapters)
+    return tuple(_timed(transfer, network, (algorithms or {}).get(transfer.op)) for transfer in transfers)
+
+
+def _timed(transfer: Transfer, network: Network, algorithm: str | None) -> Collective:
+    group, stride, zero = transfer.group, transfer.stride, transfer.calls * 0.0
+    places = [place(group + zero, stride + zero, tier.gpus + zero) for tier in network.tiers[:-1]]
+    if places:
+        inside, domains = np.stack([p.inside for p in places]), np.stack([p.domains for p in places])
+        misaligned = np.logical_or.reduce([p.misaligned for p in places])
+    else:
+        inside, domains = (group + zero)[None, :], (zero + 1.0)[None, :]
+        misaligned = np.zeros(zero.shape, dtype=bool)
+    message = transfer.message_bytes + zero
+    found = collective(transfer.op, message, group + zero, inside, domains, network, algorithm)
+    sent = (group > 1.0) & (transfer.calls > 0.0)
+    time_s = found.time_s * transfer.calls
+    naive = time_s
+    if "naive" in algorithm_names(transfer.op):
+        naive = (
+            collective(transfer.op, message, group + zero, inside, domains, network, "naive").time_s * transfer.calls
+        )
+    return Collective(
+        transfer=transfer,
+        inside=inside[0],
+        domains=domains[0],
+        misaligned=np.asarray(misaligned & sent),
+        traffic_bytes=found.traffic_bytes * transfer.calls,
+        time_s=time_s,
+        naive_time_s=naive,
+        exposed_s=found.time_s * transfer.exposed_calls,
+        algorithm=np.where(sent, found.algorithm, -1),
+        tier=found.tier,
+        extrapolated=np.asarray(found.extrapolated & sent),
+    )
