@@ -99,7 +99,9 @@ def _sharding(spec: LayoutSpec) -> Iterator[Variation]:
 
 def _activations(spec: LayoutSpec) -> Iterator[Variation]:
     if spec.recompute == "none":
-        yield Variation("--recompute selective", "attention is computed twice", changed(spec, recompute="selective"))
+        yield Variation(
+            "--recompute selective", "parts of each layer are computed twice", changed(spec, recompute="selective")
+        )
     if spec.recompute != "full" or spec.recompute_layers is not None:
         yield Variation(
             "--recompute full",
@@ -124,10 +126,10 @@ def _activations(spec: LayoutSpec) -> Iterator[Variation]:
     if spec.loss not in ("chunked", "fused"):
         words = "the loss runs in chunks" + ("; gathers a vocabulary-parallel head" if spec.tp > 1 else "")
         yield Variation("--loss chunked", words, changed(spec, loss="chunked"))
-    if "activations" not in spec.offload:
+    if "activations" not in spec.offload and spec.recompute == "full":
         yield Variation(
             "--offload activations",
-            "activations cross the host link twice a step; needs host memory",
+            "layer inputs cross the host link twice a step; needs host memory",
             changed(spec, offload=(*spec.offload, "activations")),
         )
 

@@ -183,6 +183,7 @@ def answer(given: Mapping[str, Any]) -> MemoryAnswer:
     usable = float(machine.usable_bytes[0])
     fits = None if np.isnan(usable) else bool(_fit(found)[0])
     knobs = _knobs(case, found, tried, 1 + len(modes))
+    moments = case.books.optimizers.moments[case.books.optimizers.names.index(spec.optimizer)]
     state, activations = _at(m.state_bytes), _at(m.activation_bytes)
     regime = "state" if state >= activations else "activations"
     answered = MemoryAnswer(
@@ -204,7 +205,7 @@ def answer(given: Mapping[str, Any]) -> MemoryAnswer:
         peak_moment=MOMENTS[int(_at(m.peak_moment))],
         terms=tuple(
             Term(
-                leaf.spec.path,
+                _named(leaf.spec.path, moments),
                 _at(leaf.array),
                 leaf.spec.formula,
                 leaf.spec.source,
@@ -231,6 +232,12 @@ def answer(given: Mapping[str, Any]) -> MemoryAnswer:
         next_knob=_mildest(knobs, tried) if fits is False else None,
     )
     return replace(answered, warnings=(*warnings_of(answered), *case.warnings))
+
+
+def _named(path: str, moments: tuple[str, ...]) -> str:
+    """The path of a term under the name that the optimizer's states have."""
+    own = dict(zip(("state/adam_m", "state/adam_v"), (f"state/{name}" for name in moments), strict=False))
+    return own.get(path, path)
 
 
 REMEDIES = {

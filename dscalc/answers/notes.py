@@ -13,12 +13,11 @@ from dscalc.answers.envelope import Warning
 from dscalc.cost.evaluate import Evaluation
 from dscalc.errors import InputError
 from dscalc.specs.layout_spec import LayoutSpec
+from dscalc.specs.stack import entries
 from dscalc.units import format_bytes
 
 if TYPE_CHECKING:
     from dscalc.answers.memory import MemoryAnswer
-
-MEASURED_STACKS = ("generic", "nanotron", "megatron-deepspeed", "torchtune", "litgpt")  # ledgers that open runs confirm
 
 
 def refuse_illegal(found: Evaluation, case: Case) -> None:
@@ -99,7 +98,7 @@ def warnings_of(found: MemoryAnswer) -> Iterator[Warning]:
             f"--tp {spec.tp} reaches over nodes of {int(node)} GPUs: collectives in every layer cross the network",
             f"keep --tp at {int(node)} or below and raise --pp or --dp",
         )
-    if spec.stack not in MEASURED_STACKS:
+    if not entries("stacks")[spec.stack].values.get("measured", False):
         yield Warning(
             "stack_ledger_assumed",
             f"what {spec.stack} keeps was read in its source; no open measurement confirms it here",

@@ -8,6 +8,7 @@ import click
 
 from dscalc.cli.options import SharedCommand, collect, shared
 from dscalc.cli.output import deliver
+from dscalc.errors import InputError
 
 DOES_NOT_FIT = 3  # exit code under --check
 EPILOG = """\b
@@ -45,5 +46,9 @@ def command(**params: Any) -> None:
         ),
         output,
     )
-    if output.get("check") and found.fits is False:
+    if output.get("check") and found.fits is None:
+        raise InputError(
+            "cannot be answered: no memory of the GPU is known; name a --gpu that states it", where="--check"
+        )
+    if output.get("check") and not found.fits:
         click.get_current_context().exit(DOES_NOT_FIT)

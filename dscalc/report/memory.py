@@ -206,9 +206,9 @@ def _totals(out: Screen, answer: MemoryAnswer, scale: Scale, explain: bool) -> N
         ("reserved", scale.of(answer.reserved_bytes), "with what the caching allocator keeps (max_memory_reserved)"),
         ("device", scale.of(answer.device_bytes), "with CUDA context and communicators (nvidia-smi)"),
         (
-            "range",
-            f"{scale.of(answer.low_bytes)} - {scale.of(answer.high_bytes)}",
-            "of the total, by the error seen on measured runs",
+            "must fit",
+            scale.of(answer.total_bytes),
+            f"the total; {scale.of(answer.low_bytes)} - {scale.of(answer.high_bytes)} by the error seen on measured runs",
         ),
     ]
     if answer.pending_bytes > 0:

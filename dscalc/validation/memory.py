@@ -139,5 +139,5 @@ def _compare(row: Row, found: Memory, i: int) -> Prediction:
         high_bytes=predicted * float(found.high_bytes[i] / found.total_bytes[i]),
         error_fraction=None if row.measured_bytes is None else predicted / row.measured_bytes - 1.0,
         fits=None if np.isnan(usable) else bool(found.total_bytes[i] <= usable),
-        healthy=row.quality in HEALTHY,
+        healthy=not row.quality or row.quality in HEALTHY,
     )
