@@ -5,13 +5,14 @@ A profile keeps the number as its source prints it (81559 MiB, 400 Gb/s); proper
 unless ``counted_as`` says what else one "GPU" of the profile is.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field, StringConstraints, model_validator
-
 from dscalc.errors import InputError
+from dscalc.specs.checked import Limit
 from dscalc.specs.links import TierSpec
 from dscalc.specs.quantity import (
     Alias,
@@ -67,8 +68,8 @@ class GpuSpec(Profile):
     counted_as: Text = "one device"
     aliases: tuple[Alias, ...] = ()
     availability: Name | None = None
-    peak: Rates = Rates()  # dense, accumulating in fp32; fp32 is the vector rate
-    matmul: Rates = Rates()  # best matrix product seen on the part
+    peak: Rates = Rates.trusted({})  # dense, accumulating in fp32; fp32 is the vector rate
+    matmul: Rates = Rates.trusted({})  # best matrix product seen on the part
     marketing_memory: Bytes | None = None  # what the box says; never used to decide a fit
     usable_memory: Bytes | None = None  # what the driver shows; absent: a fit cannot be decided
     torch_memory: Bytes | None = None  # what PyTorch reports as total
@@ -76,7 +77,7 @@ class GpuSpec(Profile):
     scaleup_link: Text | None = None
     scaleup_bandwidth: Bandwidth | None = None  # all scale-up links of one GPU, one direction
     p2p_bandwidth: Bandwidth | None = None  # to one peer, one direction
-    pcie_generation: Annotated[int, Field(ge=1, le=9, strict=True)] | None = None
+    pcie_generation: Annotated[int, Limit(ge=1, le=9, strict=True)] | None = None
     pcie_bandwidth: Bandwidth | None = None  # one direction
     tdp: Power | None = None
     gpus_per_node: Count | None = None  # of the usual host
@@ -157,7 +158,7 @@ class GpuSpec(Profile):
         """
         return base_of(self.matmul.of(dtype))
 
-    def lower(self, *, gpus_per_node: int | None = None, host_bytes: float | None = None) -> "Hardware":
+    def lower(self, *, gpus_per_node: int | None = None, host_bytes: float | None = None) -> Hardware:
         """The record that formulas read, for this GPU in its usual host.
 
         Args:
@@ -176,8 +177,8 @@ class BusBandwidth(Profile):
 
     op: Name = "all-reduce"
     algorithm: Name | None = None
-    nodes: Annotated[int, Field(ge=1, strict=True)] | None = None
-    gpus: Annotated[int, Field(ge=1, strict=True)] | None = None
+    nodes: Annotated[int, Limit(ge=1, strict=True)] | None = None
+    gpus: Annotated[int, Limit(ge=1, strict=True)] | None = None
     message: Bytes | None = None
     pass_limit: bool = False  # an operator's acceptance threshold: healthy hardware reads higher
     busbw: Bandwidth
@@ -194,8 +195,8 @@ class SmallMessage(Profile):
 
     op: Name = "all-reduce"
     message: Bytes
-    nodes: Annotated[int, Field(ge=1, strict=True)] | None = None
-    gpus: Annotated[int, Field(ge=1, strict=True)] | None = None
+    nodes: Annotated[int, Limit(ge=1, strict=True)] | None = None
+    gpus: Annotated[int, Limit(ge=1, strict=True)] | None = None
     latency: Time
     conditions: Text | None = None
 
@@ -210,7 +211,7 @@ class Price(Profile):
 
     per_hour: PricePerHour
     per: Literal["node", "GPU", "chip"]
-    date: Annotated[str, StringConstraints(pattern=r"^\d{4}(-\d{2}){0,2}$")] | None = None
+    date: Annotated[str, Limit(pattern=r"^\d{4}(-\d{2}){0,2}$")] | None = None
     terms: Text | None = None
 
     @property
@@ -237,7 +238,7 @@ class ClusterSpec(Profile):
     intra_bandwidth: Bandwidth | None = None  # of one GPU, one direction
     scaleup_domain_gpus: Count | None = None  # GPUs joined by the scale-up link; may span nodes
     tiers: tuple[TierSpec, ...] = ()  # of the network, inner first; the last joins all nodes
-    rails: Annotated[int, Field(ge=1, strict=True)] | None = None  # separate planes: NIC i of every node on leaf i
+    rails: Annotated[int, Limit(ge=1, strict=True)] | None = None  # separate planes: NIC i of every node on leaf i
     host_memory: Bytes | None = None
     busbw: tuple[BusBandwidth, ...] = ()
     small_messages: tuple[SmallMessage, ...] = ()
@@ -247,8 +248,12 @@ class ClusterSpec(Profile):
     checked: Text | None = None
     notes: tuple[Text, ...] = ()
 
-    @model_validator(mode="after")
-    def _rates_agree(self) -> "ClusterSpec":
+    def consistent(self) -> None:
+        """Rates agree, and tiers nest."""
+        self._rates_agree()
+        self._tiers_nest()
+
+    def _rates_agree(self) -> None:
         """A rate per GPU written where a rate per node belongs (or bits for bytes) is off by a factor of 4 or more."""
         node, share, nic = (
             base_of(q) for q in (self.node_scaleout_bandwidth, self.scaleout_bandwidth, self.nic_bandwidth)
@@ -257,10 +262,8 @@ class ClusterSpec(Profile):
             raise ValueError("scaleout_bandwidth (of one GPU) times gpus_per_node is not node_scaleout_bandwidth")
         if node and nic and self.nics_per_node and abs(nic * self.nics_per_node.base / node - 1) > _DISAGREE:
             raise ValueError("nic_bandwidth times nics_per_node is not node_scaleout_bandwidth")
-        return self
 
-    @model_validator(mode="after")
-    def _tiers_nest(self) -> "ClusterSpec":
+    def _tiers_nest(self) -> None:
         """Each tier joins whole domains of the one below, the last joins all; rates agree with the flat fields."""
         sizes = [tier.gpus_in_domain for tier in self.tiers]
         if self.tiers and (sizes[-1] is not None or None in sizes[:-1]):
@@ -280,7 +283,6 @@ class ClusterSpec(Profile):
                 if name == "intra_bandwidth" and len(self.tiers) > 2:
                     continue  # a bridge below the node's own link
                 raise ValueError(f"tiers: bandwidth of {tier[0].name} is not {name}")
-        return self
 
     @property
     def gpus_in_node(self) -> int:
@@ -328,7 +330,7 @@ class ClusterSpec(Profile):
         """
         return price.usd_per_hour / (self.gpus_in_node if price.per == "node" else 1)
 
-    def lower(self, gpu: GpuSpec, *, host_bytes: float | None = None) -> "Hardware":
+    def lower(self, gpu: GpuSpec, *, host_bytes: float | None = None) -> Hardware:
         """The record that formulas read, for this cluster's nodes.
 
         Args:
@@ -341,7 +343,7 @@ class ClusterSpec(Profile):
         return _record(gpu.usable_bytes, self.gpus_in_node, host_bytes if host_bytes is not None else self.host_bytes)
 
 
-def _record(usable_bytes: float | None, gpus_per_node: float | None, host_bytes: float | None) -> "Hardware":
+def _record(usable_bytes: float | None, gpus_per_node: float | None, host_bytes: float | None) -> Hardware:
     import numpy as np  # numpy costs more than everything else here: only who computes pays
 
     from dscalc.records import Hardware

@@ -3,10 +3,11 @@
 A bandwidth is one direction: of one GPU with all its links for scale-up interconnects, of one NIC for the others.
 """
 
+from __future__ import annotations
+
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
-
+from dscalc.specs.checked import Limit
 from dscalc.specs.quantity import (
     Alias,
     Bandwidth,
@@ -76,18 +77,17 @@ class TierSpec(Profile):
     efficiency: Fraction | None = None
     oversubscription: Number | None = None  # divides the bandwidth; absent: 1
     reduction: Reduction | None = None  # absent: no reduction in the switch
-    usable_of: Annotated[int, Field(ge=2, strict=True)] | None = (
+    usable_of: Annotated[int, Limit(ge=2, strict=True)] | None = (
         None  # GPUs wired, where jobs use only ``gpus`` of them
     )
     notes: tuple[Text, ...] = ()
 
-    @model_validator(mode="after")
-    def _sane(self) -> "TierSpec":
+    def consistent(self) -> None:
+        """Ranges that a unit alone does not say."""
         if self.oversubscription is not None and self.oversubscription.base < 1:
             raise ValueError("oversubscription is 1 or more: it divides the bandwidth")
         if self.usable_of is not None and (self.gpus is None or self.usable_of < self.gpus.base):
             raise ValueError("usable_of is the number of GPUs wired, at least gpus")
-        return self
 
     @property
     def gpus_in_domain(self) -> int | None:

@@ -1,21 +1,20 @@
 """The parts that every profile is made of: a number with unit, kind and source, its dimension checked on loading."""
 
-from typing import Annotated, Literal
+from __future__ import annotations
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from typing import Annotated, Any, Literal
 
 from dscalc import units
 from dscalc.errors import UnitError
+from dscalc.specs.checked import Checked, Limit
 
-Name = Annotated[str, StringConstraints(min_length=1, max_length=80, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
-Text = Annotated[str, StringConstraints(min_length=1, max_length=2000, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
-Finite = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
+Name = Annotated[str, Limit(min_length=1, max_length=80, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
+Text = Annotated[str, Limit(min_length=1, max_length=2000, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
+Finite = Annotated[float, Limit(ge=0, allow_inf_nan=False, strict=True)]
 
 
-class Profile(BaseModel):
+class Profile(Checked):
     """Base of every model here: frozen, and a misspelt field is an error."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class Quantity(Profile):
@@ -30,7 +29,7 @@ class Quantity(Profile):
     kind: Literal["datasheet", "measured", "fitted", "assumed"]
     source: Text
     stderr: Finite | None = None  # same unit as value
-    n: Annotated[int, Field(ge=1, strict=True)] | None = None  # measurements behind the value
+    n: Annotated[int, Limit(ge=1, strict=True)] | None = None  # measurements behind the value
     note: Text | None = None
 
     @property
@@ -46,30 +45,44 @@ class Quantity(Profile):
         return units.to_base(self.stderr, self.unit, units.unit_dimension(self.unit))
 
 
-def measures(dimension: str, *, whole: bool = False) -> AfterValidator:
-    """Validator of a :class:`Quantity` field that must have a unit of ``dimension``."""
+class Measures:
+    """Check of a :class:`Quantity` field, which must have a unit of ``dimension``."""
 
-    def check(quantity: Quantity) -> Quantity:
+    __slots__ = ("dimension", "whole")
+
+    def __init__(self, dimension: str, *, whole: bool = False) -> None:
+        self.dimension, self.whole = dimension, whole
+
+    def check(self, quantity: Quantity) -> Quantity:
+        """The same record.
+
+        Raises:
+            ValueError: its unit measures something else, or its value is not a count of things.
+        """
         try:
-            base = units.to_base(quantity.value, quantity.unit, dimension)
+            base = units.to_base(quantity.value, quantity.unit, self.dimension)
         except UnitError as error:
             raise ValueError(error.message) from None
-        if whole and (base < 1 or base != int(base)):
+        if self.whole and (base < 1 or base != int(base)):
             raise ValueError(f"{quantity.value:g} is not a whole number of 1 or more")
         return quantity
 
-    return AfterValidator(check)
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        """Called by pydantic when it compiles a field."""
+        from pydantic import AfterValidator
+
+        return AfterValidator(self.check).__get_pydantic_core_schema__(source, handler)
 
 
-Bytes = Annotated[Quantity, measures("bytes")]
-Bandwidth = Annotated[Quantity, measures("bandwidth")]
-FlopRate = Annotated[Quantity, measures("flop_rate")]
-Time = Annotated[Quantity, measures("time")]
-Power = Annotated[Quantity, measures("power")]
-PricePerHour = Annotated[Quantity, measures("price")]
-Count = Annotated[Quantity, measures("count", whole=True)]
-Number = Annotated[Quantity, measures("count")]
-Fraction = Annotated[Quantity, measures("fraction")]
+Bytes = Annotated[Quantity, Measures("bytes")]
+Bandwidth = Annotated[Quantity, Measures("bandwidth")]
+FlopRate = Annotated[Quantity, Measures("flop_rate")]
+Time = Annotated[Quantity, Measures("time")]
+Power = Annotated[Quantity, Measures("power")]
+PricePerHour = Annotated[Quantity, Measures("price")]
+Count = Annotated[Quantity, Measures("count", whole=True)]
+Number = Annotated[Quantity, Measures("count")]
+Fraction = Annotated[Quantity, Measures("fraction")]
 
 
 def base_of(quantity: Quantity | None) -> float | None:

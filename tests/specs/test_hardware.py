@@ -68,7 +68,7 @@ def test_cluster_file_is_complete(name: str) -> None:
 def quantities(spec: object) -> list[Quantity]:
     if isinstance(spec, Quantity):
         return [spec]
-    values = spec if isinstance(spec, tuple) else vars(spec).values() if hasattr(spec, "__pydantic_fields__") else ()
+    values = spec if isinstance(spec, tuple) else vars(spec).values() if hasattr(spec, "model_fields") else ()
     return [quantity for value in values for quantity in quantities(value)]
 
 

@@ -316,3 +316,15 @@ def test_lookup_is_quick_and_starts_without_numpy(repository: Path) -> None:
     started = time.perf_counter()
     store.load_gpu("H100")
     assert time.perf_counter() - started < 0.010
+
+
+def test_shipped_profiles_read_as_they_would_be_checked() -> None:
+    loads: tuple[tuple[Any, tuple[str, ...]], ...] = (
+        (store.load_gpu, store.gpu_ids()),
+        (store.load_cluster, store.cluster_ids()),
+        (store.load_interconnect, store.interconnect_ids()),
+    )
+    for found in (load(name) for load, names in loads for name in names):
+        checked = type(found.spec).model_validate(json.loads(found.path.read_text(encoding="utf-8")))
+        assert found.spec == checked
+        assert repr(found.spec) == repr(checked), "the same fields are set, to values of the same types"
