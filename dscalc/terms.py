@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from dscalc.records import Array
+
+Cases = tuple[Array | None, ...]  # one array a case (a moment of a step), None where there is none of it
+Quantities = Mapping[str, Cases]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,42 +41,107 @@ class Leaf:
     inputs: Mapping[str, Array]
 
 
-class TermSum:
-    """Adds leaves left to right; keeps them only when asked, so that a sweep costs totals alone.
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A leaf as a linear form: the sum of coefficient times quantity.
 
-    The same adds in the same order with and without leaves: totals agree to the bit.
+    A quantity is what a stage holds of something (parameters, layers in flight), case by case; a coefficient says how
+    many bytes one of it takes in a layout. So a leaf costs arrays of shape (n,) alone until it is known which stage and
+    case count.
+
+    Attributes:
+        spec: what the leaf is called.
+        parts: coefficient (n,) and name of a quantity; a coefficient of None is 1.
     """
 
-    __slots__ = ("final", "kept", "total")
+    spec: LeafSpec
+    parts: tuple[tuple[Array | None, str], ...]
 
-    def __init__(self, keep: bool) -> None:
-        self.total: Array | None = None
-        self.final: Array | None = None
-        self.kept: list[tuple[LeafSpec, Array]] | None = [] if keep else None
+    def uses(self, quantity: str) -> bool:
+        """Whether a part of the leaf is a multiple of a quantity."""
+        return any(name == quantity for _, name in self.parts)
 
-    def add(self, spec: LeafSpec, array: Array) -> None:
-        """Add one leaf."""
-        self.total = array if self.total is None else self.total + array
-        self.final = array
-        if self.kept is not None:
-            self.kept.append((spec, array))
+    def of(self, quantities: Mapping[str, Array]) -> Array:
+        """The leaf of given quantities, parts added left to right."""
+        total: Array | None = None
+        for coefficient, name in self.parts:
+            quantity = quantities[name]
+            part = quantity if coefficient is None else coefficient * quantity
+            total = part if total is None else total + part
+        return np.zeros(1) if total is None else total
 
-    def sum(self) -> Array:
-        """The sum of the leaves added so far."""
-        if self.total is None:
-            raise ValueError("nothing was added")
-        return self.total
 
-    def last(self) -> Array:
-        """The leaf added last."""
-        if self.final is None:
-            raise ValueError("nothing was added")
-        return self.final
+def case_totals(terms: Sequence[Term], quantities: Quantities, cases: int) -> list[Array]:
+    """The sum of all terms in each case: coefficients of one quantity are added first, then multiplied with it.
 
-    def fork(self) -> TermSum:
-        """A sum that starts from this one (a shared prefix of leaves)."""
-        other = TermSum(self.kept is not None)
-        other.total = self.total
-        if self.kept is not None:
-            other.kept = list(self.kept)
-        return other
+    Equal to the sum of the leaves up to rounding: it tells which case and stage is the largest, the leaves how large.
+    """
+    coefficients: dict[str, Array] = {}
+    products: list[tuple[Array | None, str]] = []
+    for coefficient, name in (part for term in terms for part in term.parts):
+        if coefficient is None:
+            products.append((None, name))
+        else:
+            coefficients[name] = coefficients[name] + coefficient if name in coefficients else coefficient
+    products += [(coefficient, name) for name, coefficient in coefficients.items()]
+    sums: dict[tuple[int, ...], Array] = {}  # by the cases that share a product
+    for factor, name in products:
+        for where, quantity in shared_cases(quantities[name]):
+            product = quantity if factor is None else factor * quantity
+            sums[where] = sums[where] + product if where in sums else product
+    order = sorted(sums, key=lambda where: (-len(where), where))
+    partial: dict[tuple[tuple[int, ...], ...], Array] = {}
+    totals = []
+    for case in range(cases):
+        path: tuple[tuple[int, ...], ...] = ()
+        total: Array = np.zeros(1)
+        for where in order:
+            if case in where:
+                longer = (*path, where)
+                if longer not in partial:
+                    partial[longer] = total + sums[where] if path else sums[where]
+                path, total = longer, partial[longer]
+        totals.append(total)
+    return totals
+
+
+def shared_cases(quantity: Cases) -> list[tuple[tuple[int, ...], Array]]:
+    """The distinct arrays of a quantity with the cases that share each."""
+    found: list[tuple[list[int], Array]] = []
+    for case, array in enumerate(quantity):
+        if array is None:
+            continue
+        for cases, known in found:
+            if known is array:
+                cases.append(case)
+                break
+        else:
+            found.append(([case], array))
+    return [(tuple(cases), array) for cases, array in found]
+
+
+def in_one(quantities: Quantities, case: int) -> dict[str, Array]:
+    """Quantities in one case, as far as there are any."""
+    found = {name: cases[case] for name, cases in quantities.items()}
+    return {name: array for name, array in found.items() if array is not None}
+
+
+def in_case(quantities: Quantities, flags: Sequence[Array]) -> dict[str, Array]:
+    """Quantities of one stage in the case that each row is in: ``flags[c]`` is 1 where the row is in case c, else 0."""
+    masks: dict[tuple[int, ...], Array] = {}
+    picked: dict[str, Array] = {}
+    for name, quantity in quantities.items():
+        total: Array | None = None
+        for cases, array in shared_cases(quantity):
+            if len(cases) == len(flags):
+                total = array
+                break
+            if cases not in masks:
+                mask = flags[cases[0]]
+                for case in cases[1:]:
+                    mask = mask + flags[case]
+                masks[cases] = mask
+            part = array * masks[cases]
+            total = part if total is None else total + part
+        picked[name] = np.zeros(1) if total is None else total
+    return picked

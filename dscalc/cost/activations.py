@@ -7,11 +7,12 @@ from functools import lru_cache
 
 import numpy as np
 
+from dscalc.cost.columns import used
 from dscalc.cost.ledger import FULL, NONE, SELECTIVE, coefficients
 from dscalc.cost.ledger_rows import COMPONENTS, DIVISORS
 from dscalc.cost.placement import StageKinds
 from dscalc.records import Adapters, Array, Layouts, ModelShape, StackTable
-from dscalc.terms import LeafSpec
+from dscalc.terms import Cases, LeafSpec, Term
 
 SPECS: dict[str, LeafSpec] = {
     "checkpoint": LeafSpec(
@@ -74,54 +75,60 @@ BYTES_AS_LISTED = ("dropout", "router", "statistics")  # masks and fp32 numbers,
 BY_KIND = ("mlp", "router", "experts")  # components that differ between dense layers and layers with experts
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """Bytes per token over codes: (divisor, values) by component, and summed over all but checkpoints and scores."""
+# Quantities: layers times micro-batches that are kept, by kind of layer, and layer inputs on the GPU.
+LAYERS, DENSE_LAYERS, MOE_LAYERS, INPUTS = "live_layers", "live_dense_layers", "live_moe_layers", "live_inputs"
+INPUTS_ON_HOST = "inputs_on_host"
+OFFLOADED_HELD = 2.0  # layer inputs on the GPU while the others are offloaded
 
-    components: dict[str, tuple[tuple[int, Array], ...]]
-    total: tuple[tuple[int, Array], ...]
+
+@dataclass(frozen=True, slots=True)
+class _Ledger:
+    """Bytes per token and layer, by component and by divisor, one column a code; zero rows are left out.
+
+    ``rows[r]`` belongs to table ``places[r][0]``, component ``places[r][1]`` and divisor ``places[r][2]``.
+    """
+
+    places: tuple[tuple[str, str, int], ...]
+    rows: Array
 
 
 @dataclass(frozen=True, slots=True)
 class LayerBytes:
-    """Bytes that one layer keeps for one micro-batch on one rank; arrays (n,). ``None`` where the model or stack has
-    none.
-    """
+    """Bytes that one layer keeps for one micro-batch on one rank; arrays (n,)."""
 
-    kept: dict[str, Array | None]  # by component, dense layers (and what all layers share)
-    kept_moe: dict[str, Array | None]  # by component, where a layer with experts differs
+    kept: dict[str, Array]  # by component, dense layers (and what all layers share); components it has not are left out
+    kept_moe: dict[str, Array]  # by component, where a layer with experts differs
     whole: Array  # everything the largest layer keeps without recompute, layer input apart
     kept_total: Array  # what that layer keeps under the chosen recompute, layer input apart
     tokens: Array  # tokens of the rank
     residual: Array  # 1/t under sequence parallelism, else 1
 
 
+EVERYTHING, WHOLE = "everything", "whole"  # sums over components: under the chosen recompute, and without recompute
+
+
 @lru_cache(maxsize=256)
-def _tables(
-    shape: ModelShape, stacks: StackTable, codes: tuple[int, ...], trained: tuple[str, ...] | None
-) -> tuple[_Table, ...]:
-    """Ledger sums over the codes in use: kept and whole, for dense layers and for layers with experts."""
-    return tuple(
-        _table(
-            [
-                coefficients(shape, stacks, code // 4, NONE if whole else code % 2, code // 2 % 2, kind, trained)
-                for code in codes
-            ]
-        )
-        for kind in (DENSE, MOE)
-        for whole in (False, True)
-    )
-
-
-def _table(rows: list[tuple[tuple[float, ...], ...]]) -> _Table:
-    sums = np.asarray(rows)  # (codes, components, divisors)
-    per_component = {
-        name: tuple((d, np.ascontiguousarray(sums[:, c, d])) for d in range(len(DIVISORS)) if sums[:, c, d].any())
-        for c, name in enumerate(COMPONENTS)
-    }
-    linear = sums[:, [c for c, name in enumerate(COMPONENTS) if name not in ("checkpoint", "scores")]].sum(axis=1)
-    total = tuple((d, np.ascontiguousarray(linear[:, d])) for d in range(len(DIVISORS)) if linear[:, d].any())
-    return _Table(per_component, total)
+def _ledger(shape: ModelShape, stacks: StackTable, codes: tuple[int, ...], trained: tuple[str, ...] | None) -> _Ledger:
+    """Ledger sums of the codes in use."""
+    places: list[tuple[str, str, int]] = []
+    rows: list[Array] = []
+    for kind in (DENSE, MOE) if shape.experts else (DENSE,):
+        for total in (EVERYTHING, WHOLE):
+            sums = np.zeros((4 * len(stacks.names), len(COMPONENTS), len(DIVISORS)))
+            for code in codes:
+                recompute = NONE if total == WHOLE else code % 2
+                sums[code] = coefficients(shape, stacks, code // 4, recompute, code // 2 % 2, kind, trained)
+            linear = [c for c, name in enumerate(COMPONENTS) if name not in ("checkpoint", "scores")]
+            found = {total: sums[:, linear].sum(axis=1), f"{total} scores": sums[:, COMPONENTS.index("scores")]}
+            if total == EVERYTHING:
+                names = COMPONENTS if kind == DENSE else BY_KIND
+                found |= {name: sums[:, COMPONENTS.index(name)] for name in names}
+            for name, table in found.items():
+                for d in range(len(DIVISORS)):
+                    if table[:, d].any():
+                        places.append((kind, name, d))
+                        rows.append(table[:, d])
+    return _Ledger(tuple(places), np.asarray(rows).reshape(len(rows), 4 * len(stacks.names)))
 
 
 def layer_bytes(shape: ModelShape, layouts: Layouts, adapters: Adapters | None = None) -> LayerBytes:
@@ -142,50 +149,39 @@ def layer_bytes(shape: ModelShape, layouts: Layouts, adapters: Adapters | None =
         [Korthikanti2022] section 4.
     """
     by_tp = 1.0 / layouts.tp
-    residual = np.where(layouts.sequence_parallel > 0.0, by_tp, 1.0)
-    routed = layouts.capacity_factor * by_tp
-    inverse = (residual, by_tp, 1.0 / np.minimum(layouts.tp, float(shape.kv_heads)), routed, routed * layouts.etp)
+    sequence = layouts.sequence_parallel
+    residual = by_tp * sequence + (1.0 - sequence)
     tokens = layouts.seq_len * layouts.micro_batch / layouts.cp
-    recipes = layouts.books.recipes
-    wide = tokens * (recipes.activation[layouts.recipe] * 0.5)  # the ledger lists 16-bit elements
-    pairs = wide * layouts.seq_len
+    routed = layouts.capacity_factor * (by_tp * tokens)
+    by_kv_heads = tokens / np.minimum(layouts.tp, float(shape.kv_heads))
+    divided = (residual * tokens, by_tp * tokens, by_kv_heads, routed, routed * layouts.etp)
+    wider = layouts.books.recipes.activation[layouts.recipe] * 0.5  # the ledger lists 16-bit elements
+    wide = tuple(values * wider for values in divided)
+    stacks = layouts.books.stacks
     code = (layouts.stack * 2 + layouts.attention) * 2 + (layouts.recompute == SELECTIVE)
-    unique = np.unique(code)
-    where = np.searchsorted(unique, code)
-    trained = None if adapters is None else adapters.targets
-    dense_kept, dense_whole, moe_kept, moe_whole = _tables(
-        shape, layouts.books.stacks, tuple(int(u) for u in unique), trained
-    )
+    codes = tuple(used(code, 4 * len(stacks.names)).tolist())
+    ledger = _ledger(shape, stacks, codes, None if adapters is None else adapters.targets)
 
-    def spread(parts: tuple[tuple[int, Array], ...]) -> Array | None:
-        total: Array | None = None
-        for d, values in parts:
-            part = values[where] * inverse[d]
-            total = part if total is None else total + part
-        return total
+    found: dict[tuple[str, str], Array] = {}
+    for (kind, name, divisor), row in zip(ledger.places, ledger.rows.take(code, axis=1), strict=True):
+        part = row * (divided if name in BYTES_AS_LISTED else wide)[divisor]
+        if name.endswith("scores"):
+            part = part * layouts.seq_len
+        found[kind, name] = found[kind, name] + part if (kind, name) in found else part
 
-    def component(table: _Table, name: str) -> Array | None:
-        total = spread(table.components[name])
-        return (
-            None
-            if total is None
-            else total * (pairs if name == "scores" else tokens if name in BYTES_AS_LISTED else wide)
-        )
+    def total(kind: str, name: str) -> Array:
+        linear, scores = found.get((kind, name), np.zeros(1)), found.get((kind, f"{name} scores"))
+        return linear if scores is None else linear + scores
 
-    def everything(table: _Table) -> Array:
-        linear, scores = spread(table.total), spread(table.components["scores"])
-        total = np.zeros_like(tokens) if linear is None else linear * wide
-        return total if scores is None else total + scores * pairs
-
-    kept = {name: component(dense_kept, name) for name in COMPONENTS}
-    kept_moe: dict[str, Array | None] = {}
-    whole, kept_total = everything(dense_whole), everything(dense_kept)
+    whole, kept_total = total(DENSE, WHOLE), total(DENSE, EVERYTHING)
     if shape.experts:
-        kept_moe = {name: component(moe_kept, name) for name in BY_KIND}
-        whole_moe, kept_total_moe = everything(moe_whole), everything(moe_kept)
+        whole_moe, kept_total_moe = total(MOE, WHOLE), total(MOE, EVERYTHING)
         all_moe = all(shape.moe_layer)
         whole = whole_moe if all_moe else np.maximum(whole, whole_moe)
         kept_total = kept_total_moe if all_moe else np.maximum(kept_total, kept_total_moe)
+    kept, kept_moe = (
+        {name: found[kind, name] for name in COMPONENTS if (kind, name) in found} for kind in (DENSE, MOE)
+    )
     return LayerBytes(kept, kept_moe, whole, kept_total, tokens, residual)
 
 
@@ -205,31 +201,96 @@ def full_recompute_layers(layouts: Layouts, kinds: StageKinds) -> Array:
     References:
         [Chen2016], [MegatronLM] recompute-num-layers.
     """
-    return np.where(layouts.recompute == FULL, np.minimum(layouts.recompute_layers, kinds.layers), 0.0)
+    full = (layouts.recompute == FULL).astype(np.float64)
+    alone: Array = full * np.minimum(layouts.recompute_layers, kinds.layers)
+    return alone
 
 
-def offloaded_checkpoints(layer: LayerBytes, layouts: Layouts, kinds: StageKinds, micro_batches: Array) -> Array:
-    """Layer inputs that live on the host: all but those of two layers.
+def saved_terms(shape: ModelShape, layer: LayerBytes) -> list[Term]:
+    """Leaves of the saved activations, as coefficients of layers times micro-batches.
 
     Args:
+        shape [elements, (1,)]: the model.
         layer [bytes, (n,)]: bytes of one layer.
-        layouts [flags, (n,)]: the layout columns.
-        kinds [layers, (kinds, n)]: the stage kinds.
-        micro_batches [micro-batches, (kinds, n)]: micro-batches in flight.
 
     Returns:
-        Bytes on the host [bytes, (kinds, n)].
+        The leaves in ledger order [bytes per layer and micro-batch, (n,)].
 
     Raises:
         nothing.
 
     References:
-        [torchtune] activation offloading.
+        [Korthikanti2022] section 4.2.
     """
-    held = micro_batches * kinds.layers
-    checkpoint = layer.kept["checkpoint"]
-    moved = np.maximum(held - 2.0, 0.0) * (layouts.offload_activations > 0.0)
-    return moved * checkpoint if checkpoint is not None else moved * 0.0
+    terms: list[Term] = []
+    for name in COMPONENTS:
+        parts = []
+        if name in layer.kept:
+            by_kind = name in BY_KIND and shape.experts
+            parts.append((layer.kept[name], INPUTS if name == "checkpoint" else DENSE_LAYERS if by_kind else LAYERS))
+        if name in layer.kept_moe:
+            parts.append((layer.kept_moe[name], MOE_LAYERS))
+        if parts:
+            terms.append(Term(SPECS[name], tuple(parts)))
+    return terms
+
+
+def live_layers(
+    shape: ModelShape, layouts: Layouts, kinds: StageKinds, kept_layers: Array, micro_batches: Array
+) -> dict[str, Array]:
+    """Layers times micro-batches that a stage keeps: what the leaves of saved activations are coefficients of.
+
+    Args:
+        shape [elements, (1,)]: the model.
+        layouts [codes, (n,)]: the layout columns.
+        kinds [layers, (kinds, n)]: the stage kinds.
+        kept_layers [layers, (kinds, n)]: layers that keep more than their input.
+        micro_batches [micro-batches, (kinds, n)]: micro-batches in flight.
+
+    Returns:
+        Quantities by name [layers, (kinds, n)].
+
+    Raises:
+        nothing.
+
+    References:
+        [Korthikanti2022] section 4.2.
+    """
+    inputs = micro_batches * kinds.layers
+    offload = layouts.offload_activations
+    live = micro_batches * kept_layers
+    found: dict[str, Array] = {INPUTS: inputs, LAYERS: live}
+    if offload.any():
+        found[INPUTS_ON_HOST] = offload * np.maximum(inputs - OFFLOADED_HELD, 0.0)
+        found[INPUTS] = inputs - found[INPUTS_ON_HOST]
+    if shape.experts:
+        found[MOE_LAYERS] = live * (kinds.moe_layers / np.maximum(kinds.layers, 1.0))
+        found[DENSE_LAYERS] = live - found[MOE_LAYERS]
+    return found
+
+
+def activation_quantities(shape: ModelShape, layouts: Layouts, kinds: StageKinds, flying: Array) -> dict[str, Cases]:
+    """Layers times micro-batches that a stage keeps at each moment.
+
+    Args:
+        shape [elements, (1,)]: the model.
+        layouts [codes, (n,)]: the layout columns.
+        kinds [layers, (kinds, n)]: the stage kinds.
+        flying [micro-batches, (kinds, n)]: micro-batches a stage holds.
+
+    Returns:
+        Quantities by moment: end of forward, backward of the last and of the first layer, step [layers, (kinds, n)].
+
+    Raises:
+        nothing.
+
+    References:
+        [Korthikanti2022] section 4.2.
+    """
+    kept_layers = kinds.layers - full_recompute_layers(layouts, kinds)
+    most = live_layers(shape, layouts, kinds, kept_layers, flying)
+    fewer = live_layers(shape, layouts, kinds, kept_layers, np.maximum(flying - 1.0, 0.0))
+    return {name: (most[name], most[name], fewer[name], None) for name in most}
 
 
 def saved(
@@ -254,27 +315,5 @@ def saved(
     References:
         [Korthikanti2022] section 4.2.
     """
-    leaves: list[tuple[LeafSpec, Array]] = []
-    checkpoint = layer.kept["checkpoint"]
-    if checkpoint is not None:
-        held = micro_batches * kinds.layers
-        on_gpu = np.where(layouts.offload_activations > 0.0, np.minimum(held, 2.0), held)
-        leaves.append((SPECS["checkpoint"], on_gpu * checkpoint))
-    live = micro_batches * kept_layers
-    moe_live = live * (kinds.moe_layers / np.maximum(kinds.layers, 1.0)) if shape.experts else None
-    dense_live = live - moe_live if moe_live is not None else live
-    for name in COMPONENTS[1:]:
-        if name in BY_KIND:
-            dense, moe = layer.kept[name], layer.kept_moe.get(name)
-            if dense is None and moe is None:
-                continue
-            part = dense_live * dense if dense is not None else None
-            if moe is not None and moe_live is not None:
-                part = moe_live * moe if part is None else part + moe_live * moe
-            if part is not None:
-                leaves.append((SPECS[name], part))
-        else:
-            shared = layer.kept[name]
-            if shared is not None:
-                leaves.append((SPECS[name], live * shared))
-    return leaves
+    live = live_layers(shape, layouts, kinds, kept_layers, micro_batches)
+    return [(term.spec, term.of(live)) for term in saved_terms(shape, layer)]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
-from dscalc.cost.axes import groups
+from dscalc.cost.activations import INPUTS_ON_HOST
+from dscalc.cost.leaves import Columns
 from dscalc.cost.rank_parameters import stored_parameters
-from dscalc.cost.state import State
-from dscalc.records import Array, Hardware, Layouts, ModelShape
+from dscalc.records import Array, Hardware
 from dscalc.terms import LeafSpec
 
 GRADIENT_BYTES = 4.0  # the host steps on fp32 gradients
@@ -29,17 +31,13 @@ COPY = LeafSpec(
 )
 
 
-def host_terms(
-    shape: ModelShape, layouts: Layouts, hardware: Hardware, held: State, checkpoints: Array
-) -> list[tuple[LeafSpec, Array]]:
+def host_terms(columns: Columns, hardware: Hardware, held: Mapping[str, Array]) -> list[tuple[LeafSpec, Array]]:
     """Host memory of a node, term by term, for the stage that needs most.
 
     Args:
-        shape [elements, (1,)]: the model.
-        layouts [flags, (n,)]: the layout columns.
+        columns [coefficients, (n,)]: from ``layout_columns``.
         hardware [GPUs, (n,)]: GPUs per node; where unknown the usual number is assumed.
-        held [bytes, (kinds, n)]: state of a rank.
-        checkpoints [bytes, (kinds, n)]: activations of a rank that live on the host.
+        held [elements, (kinds, n)]: what the stages hold at the end of forward.
 
     Returns:
         (leaf, bytes); their sum is the host memory of a node [bytes, (n,)].
@@ -50,15 +48,20 @@ def host_terms(
     References:
         [Ren2021] section 4.1, [Rajbhandari2021] section 5.
     """
-    usual = layouts.books.constants.gpus_per_node
-    ranks = np.minimum(np.where(np.isnan(hardware.gpus_per_node), usual, hardware.gpus_per_node), groups(layouts).gpus)
-    gradients = layouts.offload_optimizer * (GRADIENT_BYTES * held.owned)
+    layouts, state = columns.layouts, columns.held
+    usual, none = layouts.books.constants.gpus_per_node, np.zeros(1)
+    ranks = np.minimum(np.where(np.isnan(hardware.gpus_per_node), usual, hardware.gpus_per_node), columns.groups.gpus)
+    gradients = checkpoints = none
+    if state.offloaded_optimizer.parts:
+        gradients = layouts.offload_optimizer * (GRADIENT_BYTES * state.owned.of(held))
+    if INPUTS_ON_HOST in held and "checkpoint" in columns.layer.kept:
+        checkpoints = columns.layer.kept["checkpoint"] * held[INPUTS_ON_HOST]
     return [
-        (OPTIMIZER, ranks * _most(held.offloaded_optimizer)),
+        (OPTIMIZER, ranks * _most(state.offloaded_optimizer.of(held))),
         (GRADIENTS, ranks * _most(gradients)),
-        (WEIGHTS, ranks * _most(held.offloaded_weights)),
+        (WEIGHTS, ranks * _most(state.offloaded_weights.of(held))),
         (ACTIVATIONS, ranks * _most(checkpoints)),
-        (COPY, COPY_BYTES * stored_parameters(shape) + 0.0 * ranks),
+        (COPY, np.full(1, COPY_BYTES * stored_parameters(columns.shape))),
     ]
 
 

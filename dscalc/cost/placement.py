@@ -8,11 +8,13 @@ from functools import lru_cache
 import numpy as np
 
 from dscalc.codes import PLACEMENTS
+from dscalc.cost.columns import used
 from dscalc.cost.schedule import SCHEDULES, chunks_per_stage
 from dscalc.records import Array, Layouts, ModelShape
 
 EVEN, BY_COST, EMBEDDING_AS_LAYER = range(3)
-KINDS = 7
+KINDS, FIELDS = 7, 5
+MOST_CHUNKS = 4096
 Stage = tuple[float, float, float, float, float]
 
 
@@ -31,11 +33,9 @@ def chunk_layers(shape: ModelShape, chunks: int, placement: int) -> list[int]:
     """Layers of each chunk of a model that is cut in order.
 
     ``even``: the first chunks take the remainder, but where the layers do not divide and layers + 2 do, embedding and
-    head count
-    as a layer each (Llama 3 405B: 126 layers on 16 stages). ``embedding-as-layer``: embedding and head count as one
-    layer each.
-    ``by-cost``: blocks are placed in order and the next chunk begins once the running cost has reached its share of
-    the total; a layer costs 4h^2 + 3hf, the head Vh, the embedding nothing.
+    head count as a layer each (Llama 3 405B: 126 layers on 16 stages). ``embedding-as-layer``: embedding and head count
+    as one layer each. ``by-cost``: blocks are placed in order and the next chunk begins once the running cost has
+    reached its share of the total; a layer costs 4h^2 + 3hf, the head Vh, the embedding nothing.
 
     Args:
         shape [layers, (1,)]: the model.
@@ -75,10 +75,38 @@ def chunk_layers(shape: ModelShape, chunks: int, placement: int) -> list[int]:
     return [base + (c < rest) for c in range(chunks)]
 
 
+WAYS = ("loop", "vee", "both")  # which chunks a stage holds, see ``Schedule.placement``
+
+
+class _Known:
+    """Stage kinds of one model by key: each placement of its layers is counted once."""
+
+    __slots__ = ("counts", "numbers", "rows", "shape")
+
+    def __init__(self, shape: ModelShape) -> None:
+        self.shape = shape
+        self.numbers: dict[tuple[int, int], int] = {}
+        self.rows: Array = np.zeros((64, KINDS, FIELDS))
+        self.counts = np.zeros(64, dtype=np.intp)
+
+    def number(self, stages_and_chunks: int, way_and_placement: int) -> int:
+        """Row of a key, counted if it is new."""
+        key = (stages_and_chunks, way_and_placement)
+        if key not in self.numbers:
+            number = self.numbers[key] = len(self.numbers)
+            if number == len(self.rows):
+                self.rows = np.concatenate([self.rows, np.zeros_like(self.rows)])
+                self.counts = np.concatenate([self.counts, np.zeros_like(self.counts)])
+            way, place = divmod(way_and_placement, len(PLACEMENTS))
+            kept = _worth_keeping(_stages(self.shape, *divmod(stages_and_chunks, MOST_CHUNKS), WAYS[way], place))
+            self.counts[number] = len(kept)
+            self.rows[number] = [*kept, *[kept[-1]] * (KINDS - len(kept))]
+        return self.numbers[key]
+
+
 @lru_cache(maxsize=64)
-def _memo(_: ModelShape) -> dict[int, tuple[Stage, ...]]:
-    """Stage kinds of one model by key: a model is hashed once an evaluation, not once a layout."""
-    return {}
+def _known(shape: ModelShape) -> _Known:
+    return _Known(shape)
 
 
 def _stages(shape: ModelShape, pp: int, chunks: int, schedule: str, placement: int) -> tuple[Stage, ...]:
@@ -133,42 +161,49 @@ def stage_kinds(shape: ModelShape, layouts: Layouts) -> StageKinds:
     References:
         [Narayanan2021] section 2.2, [Qi2024], [DeepSeekV3] section 3.2.1.
     """
-    chunks = np.minimum(np.floor(chunks_per_stage(layouts)), float(min(shape.layers, 4095)))
+    chunks = np.minimum(np.floor(chunks_per_stage(layouts)), float(min(shape.layers, MOST_CHUNKS - 1)))
     stages = np.minimum(np.floor(layouts.pp), float(shape.layers))
-    placement = layouts.books.stacks.placement[layouts.stack]
-    key = ((stages * 4096.0 + chunks) * len(SCHEDULES) + layouts.schedule) * len(PLACEMENTS) + placement
-    unique = np.unique(key)
-    memo = _memo(shape)
-    rows = []
-    for value in unique.astype(np.int64).tolist():
-        if value not in memo:
-            rest, place = divmod(value, len(PLACEMENTS))
-            rest, code = divmod(rest, len(SCHEDULES))
-            pp, v = divmod(rest, 4096)
-            memo[value] = _stages(shape, pp, v, SCHEDULES[code].placement, place)
-        rows.append(memo[value])
-    table = np.asarray(rows)  # (unique, kinds, fields)
-    where = np.searchsorted(unique, key)
-    fields = table[:, _worth_keeping(table), :].transpose(2, 1, 0)
-    return StageKinds(*(np.ascontiguousarray(field)[:, where] for field in fields))
+    way = np.asarray([WAYS.index(schedule.placement) for schedule in SCHEDULES]).take(layouts.schedule)
+    width = int(chunks.max(initial=0.0)) + 1
+    outer = stages * width + chunks
+    inner = way * len(PLACEMENTS) + layouts.books.stacks.placement.take(layouts.stack)
+    cases = len(WAYS) * len(PLACEMENTS)
+    key = (outer * cases + inner).astype(np.intp)
+    size = int(key.max(initial=0)) + 1
+    keys = used(key, size)
+    known = _known(shape)
+    numbers = []
+    for value in keys.tolist():
+        at, rest = divmod(value, cases)
+        p, v = divmod(at, width)
+        numbers.append(known.number(p * MOST_CHUNKS + v, rest))
+    found = np.asarray(numbers, dtype=np.intp)
+    kinds = int(known.counts[found].max(initial=1))
+    table = known.rows[found, :kinds].transpose(2, 1, 0)  # (fields, kinds, keys)
+    flat = table.reshape(FIELDS * kinds, len(numbers))
+    if len(numbers) == 1:
+        columns = flat
+    elif size <= 16 * key.shape[0]:
+        place = np.zeros(size, dtype=np.intp)
+        place[keys] = np.arange(len(numbers))
+        columns = flat.take(place.take(key), axis=1)
+    else:
+        columns = flat.take(np.searchsorted(keys, key), axis=1)
+    return StageKinds(*columns.reshape(FIELDS, kinds, -1))
 
 
-def _worth_keeping(table: Array) -> list[int]:
-    """Kinds that can be the fullest: a middle stage is not where an earlier one holds as many layers of each sort.
+def _worth_keeping(rows: tuple[Stage, ...]) -> list[Stage]:
+    """Stages that can be the fullest: a middle stage is not where an earlier one holds as many layers of each sort.
 
     Fewer micro-batches are in flight on a later stage, so an earlier middle stage with the same layers needs no less
     memory.
     """
-    first, middle, last = 0, range(1, KINDS - 1), KINDS - 1
-    kept: list[int] = []
-    for kind in middle:
-        layers, experts, index = table[:, kind, 1], table[:, kind, 2], table[:, kind, 0]
-        beaten = any(
-            (table[:, k, 1] - table[:, k, 2] >= layers - experts).all()
-            and (table[:, k, 2] >= experts).all()
-            and (table[:, k, 0] <= index).all()
-            for k in kept
-        )
-        if not beaten:
-            kept.append(kind)
-    return [first, *kept, last]
+    first, *middle, last = rows
+    kept: list[Stage] = []
+    for stage in middle:
+        index, layers, experts = stage[:3]
+        beaten = any(s[1] - s[2] >= layers - experts and s[2] >= experts and s[0] <= index for s in kept)
+        if not beaten and stage not in (first, last):
+            kept.append(stage)
+    ends = [first] if first == last else [first, last]
+    return [ends[0], *kept, *ends[1:]]

@@ -27,15 +27,17 @@ class PartSums:
 
 @dataclass(frozen=True, slots=True)
 class RankParameters:
-    """Parameters of a rank before the data-parallel ranks divide them; arrays (kinds, n), the per-layer ones (n,)."""
+    """Parameters of a rank before the data-parallel ranks divide them; arrays (kinds, n), of parts (n,)."""
 
     matrix: Array  # dense linear-layer weights
     other: Array  # embeddings, norms, biases
+    dense: Array  # both
     expert: Array  # expert weights
+    elements: Array  # all of them
     layer: Array  # the larger of a dense layer and a layer with experts
     head: Array
     embedding: Array
-    head_matrix: Array  # an untied head, part of ``other``
+    head_matrix: Array  # (kinds, n): an untied head, part of ``other``
 
 
 def _empty() -> dict[str, dict[str, float]]:
@@ -156,21 +158,131 @@ def factored_ratios(shape: ModelShape) -> tuple[float, float]:
     return rows / elements, cols / elements
 
 
-def _held(sums: dict[str, float], inverse: dict[str, Array]) -> Array | float:
-    total: Array | float = 0.0
+@dataclass(frozen=True, slots=True)
+class PartParameters:
+    """Parameters a rank holds of one instance of each part; arrays (n,), or (1,) where the layouts do not matter."""
+
+    layer_matrix: Array  # of a dense layer
+    layer_other: Array
+    moe_matrix: Array  # what a layer with experts has beyond a dense one, experts apart
+    moe_other: Array
+    expert: Array  # experts of one layer
+    embedding: Array
+    entry: Array  # matrix beside a narrow embedding
+    exit: Array  # matrix before a narrow head
+    head: Array  # head and final norm
+    head_matrix: Array  # an untied head
+    tied: Array  # table of tied embeddings, a second time on the stage of the head
+    largest: Array  # the larger of a dense layer and a layer with experts
+
+
+def _held(sums: dict[str, float], inverse: dict[str, Array]) -> Array:
+    total: Array | None = None
     for split in SPLITS:
         if split != "expert" and sums[split]:
-            total = total + sums[split] * inverse[split]
-    return total
+            part = sums[split] * inverse[split]
+            total = part if total is None else total + part
+    return np.zeros(1) if total is None else total
+
+
+def part_parameters(shape: ModelShape, sums: PartSums, layouts: Layouts) -> PartParameters:
+    """Parameters one rank holds of one layer, the embedding and the head.
+
+    Only matrices that tensor parallelism divides are divided; norms, routers and row-parallel biases are replicated;
+    key/value projections are replicated once tp exceeds the key/value heads.
+
+    Args:
+        shape [elements, (1,)]: the model.
+        sums [elements, (parts,)]: from ``part_sums`` or ``adapter_sums``.
+        layouts [degrees, (n,)]: the layout columns.
+
+    Returns:
+        Parameters of the rank [elements, (n,)].
+
+    Raises:
+        nothing.
+
+    References:
+        [Shoeybi2019] section 3, [Ainslie2023].
+    """
+    by_tp = 1.0 / layouts.tp
+    inverse = {
+        "tp": by_tp,
+        "vocab": by_tp,
+        "kv": 1.0 / np.minimum(layouts.tp, float(shape.kv_heads)),
+        "replicated": np.ones(1),
+    }
+    matrix, other = (
+        {part: _held(side[part], inverse) for part in ("layer", "dense_mlp", "moe_mlp", "embedding", "head", "final")}
+        for side in (sums.matrix, sums.other)
+    )
+    expert = sums.matrix["moe_mlp"]["expert"] / (layouts.ep * layouts.etp)
+    layer_matrix, layer_other = matrix["layer"] + matrix["dense_mlp"], other["layer"] + other["dense_mlp"]
+    largest = layer_matrix + layer_other
+    if shape.experts:
+        moe_layer = matrix["layer"] + other["layer"] + matrix["moe_mlp"] + other["moe_mlp"] + expert
+        largest = moe_layer if shape.moe_layer and all(shape.moe_layer) else np.maximum(largest, moe_layer)
+    return PartParameters(
+        layer_matrix=layer_matrix,
+        layer_other=layer_other,
+        moe_matrix=matrix["moe_mlp"] - matrix["dense_mlp"],
+        moe_other=other["moe_mlp"] - other["dense_mlp"],
+        expert=expert,
+        embedding=other["embedding"],
+        entry=matrix["embedding"],
+        exit=matrix["final"],
+        head_matrix=other["head"],
+        head=other["head"] + other["final"],
+        tied=sums.other["embedding"]["vocab"] * by_tp if shape.tied_embeddings else np.zeros(1),
+        largest=largest,
+    )
+
+
+def stage_parameters(shape: ModelShape, parts: PartParameters, kinds: StageKinds) -> RankParameters:
+    """Parameters one rank holds on each stage kind. Tied embeddings with more than one stage are held twice.
+
+    Args:
+        shape [elements, (1,)]: the model.
+        parts [elements, (n,)]: one instance of each part.
+        kinds [counts, (kinds, n)]: the stage kinds.
+
+    Returns:
+        Parameters of the rank [elements, (kinds, n)].
+
+    Raises:
+        nothing.
+
+    References:
+        [Shoeybi2019] section 3, [Narayanan2021] section 2.3.
+    """
+    matrix, other = kinds.layers * parts.layer_matrix, kinds.layers * parts.layer_other
+    if parts.entry.any() or parts.exit.any():
+        matrix = matrix + kinds.has_embedding * parts.entry + kinds.has_head * parts.exit
+    if shape.experts:
+        matrix = matrix + kinds.moe_layers * parts.moe_matrix
+        other = other + kinds.moe_layers * parts.moe_other
+    other = other + kinds.has_embedding * parts.embedding
+    if shape.tied_embeddings:
+        other = other + kinds.has_head * (parts.head + parts.tied * np.maximum(1.0 - kinds.has_embedding, 0.0))
+    else:
+        other = other + kinds.has_head * parts.head
+    expert = kinds.moe_layers * parts.expert if shape.experts else np.zeros(1)
+    dense = matrix + other
+    return RankParameters(
+        matrix=matrix,
+        other=other,
+        dense=dense,
+        expert=expert,
+        elements=dense + expert if shape.experts else dense,
+        layer=parts.largest,
+        head=parts.head + parts.tied,
+        embedding=parts.embedding,
+        head_matrix=kinds.has_head * parts.head_matrix,
+    )
 
 
 def rank_parameters(shape: ModelShape, sums: PartSums, layouts: Layouts, kinds: StageKinds) -> RankParameters:
     """Parameters one rank holds on each stage kind.
-
-    Only matrices that tensor parallelism divides are divided; norms, routers and row-parallel biases are replicated;
-    key/value
-    projections are replicated once tp exceeds the key/value heads. Tied embeddings with more than one stage are held
-    twice.
 
     Args:
         shape [elements, (1,)]: the model.
@@ -187,48 +299,4 @@ def rank_parameters(shape: ModelShape, sums: PartSums, layouts: Layouts, kinds: 
     References:
         [Shoeybi2019] section 3, [Narayanan2021] section 2.3, [Ainslie2023].
     """
-    by_tp = 1.0 / layouts.tp
-    inverse = {
-        "tp": by_tp,
-        "vocab": by_tp,
-        "kv": 1.0 / np.minimum(layouts.tp, float(shape.kv_heads)),
-        "replicated": np.ones_like(by_tp),
-    }
-    expert = (sums.matrix["moe_mlp"]["expert"]) / (layouts.ep * layouts.etp)
-    layer_m, layer_o = _held(sums.matrix["layer"], inverse), _held(sums.other["layer"], inverse)
-    dense_m, dense_o = _held(sums.matrix["dense_mlp"], inverse), _held(sums.other["dense_mlp"], inverse)
-    moe_m, moe_o = _held(sums.matrix["moe_mlp"], inverse), _held(sums.other["moe_mlp"], inverse)
-    embedding = _held(sums.other["embedding"], inverse) + 0.0 * by_tp
-    head_matrix = _held(sums.other["head"], inverse) + 0.0 * by_tp
-    head = head_matrix + _held(sums.other["final"], inverse)
-    entry, exit_ = _held(sums.matrix["embedding"], inverse), _held(sums.matrix["final"], inverse)  # narrow embeddings
-    tied = sums.other["embedding"]["vocab"] * by_tp if shape.tied_embeddings else 0.0 * by_tp
-    dense_layers = kinds.layers - kinds.moe_layers
-    matrix = kinds.layers * layer_m + dense_layers * dense_m
-    if sums.matrix["embedding"]["replicated"] or sums.matrix["final"]["replicated"]:
-        matrix = matrix + kinds.has_embedding * entry + kinds.has_head * exit_
-    other = kinds.layers * layer_o + dense_layers * dense_o
-    if shape.experts:
-        matrix = matrix + kinds.moe_layers * moe_m
-        other = other + kinds.moe_layers * moe_o
-    second_table = np.where(kinds.has_embedding > 0.0, 0.0, 1.0) * tied if shape.tied_embeddings else 0.0
-    other = other + kinds.has_embedding * embedding + kinds.has_head * (head + second_table)
-    dense_layer = layer_m + layer_o + dense_m + dense_o
-    moe_layer = layer_m + layer_o + moe_m + moe_o + expert
-    has_dense = not shape.moe_layer or not all(shape.moe_layer)
-    largest = (
-        np.maximum(dense_layer, moe_layer)
-        if shape.experts and has_dense
-        else moe_layer
-        if shape.experts
-        else dense_layer
-    )
-    return RankParameters(
-        matrix=matrix,
-        other=other,
-        expert=kinds.moe_layers * expert if shape.experts else np.zeros_like(matrix[:1]),
-        layer=largest + 0.0 * by_tp,
-        head=head + tied,
-        embedding=embedding,
-        head_matrix=kinds.has_head * head_matrix,
-    )
+    return stage_parameters(shape, part_parameters(shape, sums, layouts), kinds)

@@ -92,13 +92,10 @@ def in_flight(layouts: Layouts, stage: Array) -> Array:
     """
     import numpy as np
 
-    code = layouts.schedule
-    constant = np.take([s.constant for s in SCHEDULES], code)
-    stages = np.take([s.stages for s in SCHEDULES], code)
-    after = np.take([s.after for s in SCHEDULES], code)
-    virtual = np.take([s.virtual for s in SCHEDULES], code)
-    share = np.take([s.share for s in SCHEDULES], code)
+    table = np.asarray([(s.constant, s.stages, s.after, s.virtual, s.share) for s in SCHEDULES])
+    constant, stages, after, virtual, share = table.T.take(layouts.schedule, axis=1)
     chunks = chunks_per_stage(layouts)
     base = constant + stages * layouts.pp + virtual * ((chunks - 1.0) * layouts.pp)
-    limit = base + after * ((layouts.pp - 1.0) - stage)
-    return np.minimum(layouts.n_micro * chunks, limit) * (share / chunks)
+    limit = base + after * (layouts.pp - 1.0) - after * stage
+    held: Array = np.minimum(layouts.n_micro * chunks, limit) * (share / chunks)
+    return held

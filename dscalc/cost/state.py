@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from dscalc.cost.axes import Groups
+from dscalc.cost.columns import Entries
 from dscalc.cost.rank_parameters import RankParameters, factored_ratios
-from dscalc.records import Adapters, Array, Layouts, ModelShape
-from dscalc.terms import LeafSpec
+from dscalc.records import Adapters, Array, Layouts, ModelShape, OptimizerTable, RecipeTable
+from dscalc.terms import Cases, LeafSpec, Term
 
 WEIGHTS = LeafSpec(
     "state/weights",
@@ -85,52 +87,72 @@ UNSHARDED = LeafSpec(
 )
 
 
+# Quantities: parameters of the rank on a stage, before the data-parallel ranks divide them.
+DENSE, MATRIX, OTHER, EXPERT = "dense", "matrix", "other", "expert"  # trained; dense: matrix and other
+HEAD = "head"  # an untied head, part of other
+LARGEST = "largest"  # of all of them, no more than the largest layer has
+FROZEN_MATRIX, FROZEN_OTHER, FROZEN_EXPERT = "frozen_matrix", "frozen_other", "frozen_expert"  # under adapters
+BUCKET = "bucket"  # no more than a bucket's elements
+UNREDUCED, LIVE_DENSE, LIVE_EXPERT = "unreduced", "live_dense", "live_expert"  # while a micro-batch runs
+STEP_DENSE, STEP_EXPERT = "step_dense", "step_expert"  # at the optimizer step
+GRADIENT_BYTES = "gradient_bytes"
+
+FIRST_STATE = 2  # of ``State.persistent``
+
+Parts = tuple[tuple[Array | None, str], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class State:
-    """State leaves and the numbers they are made of; arrays (kinds, n) unless said otherwise."""
+    """State leaves as coefficients of what a stage holds; columns (n,)."""
 
-    persistent: list[tuple[LeafSpec, Array]]
-    forward_gradients: Array  # present while forward runs
-    full_gradients: Array  # present at the end of backward
-    step_gradients: Array  # present at the optimizer step
-    unsharded_forward: Array
-    unsharded_backward: Array
-    buckets: list[tuple[LeafSpec, Array]]
-    compute_copy: Array
-    step: list[tuple[LeafSpec, Array]]
-    held: Array  # parameters of the rank before sharding
-    owned: Array  # parameters the rank's optimizer owns
-    offloaded_optimizer: Array  # bytes moved to the host
-    offloaded_weights: Array
-
-
-def _mix(flag: Array, sharded: Array, whole: Array) -> Array:
-    """``sharded`` where flag is 1, ``whole`` where it is 0; both are finite."""
-    return sharded * flag + whole * (1.0 - flag)
+    persistent: list[Term]
+    gradients: Term  # the leaf, of the bytes that are there at a moment
+    full_gradients: Term  # bytes at the end of backward
+    always: Array  # 1: gradients live throughout
+    after_first: Array  # 1: they live from the first backward to the step
+    at_step: Array  # 1: they live until the step
+    unsharded: Term
+    buckets: list[Term]
+    bucket_elements: Array
+    compute_copy: Term
+    step: list[Term]
+    owned: Term  # parameters the rank's optimizer owns
+    offloaded_optimizer: Term  # bytes moved to the host: master weights and moments
+    offloaded_weights: Term
 
 
-def state(
-    shape: ModelShape,
-    layouts: Layouts,
-    groups: Groups,
-    base: RankParameters,
-    trained: RankParameters,
-    adapters: Adapters | None,
-    in_flight: Array,
-) -> State:
-    """State bytes of one rank.
+@lru_cache(maxsize=64)
+def _moment_bytes(recipes: RecipeTable, optimizers: OptimizerTable, ratios: tuple[float, float]) -> Array:
+    """Bytes per parameter of the optimizer's states by recipe and optimizer: first, second; matrices, the rest."""
+    by_rows, by_columns = ratios
+    moment = (recipes.moment / 4.0)[:, None]
+    scale = np.where(optimizers.fixed_width > 0.0, 1.0, moment)
+    factored = optimizers.factored > 0.0
+    first_matrix, first_other = optimizers.first_matrix * scale, optimizers.first_other * scale
+    second_matrix, second_other = optimizers.second_matrix * scale, optimizers.second_other * scale
+    second_factored = second_matrix * by_columns
+    states = (
+        np.where(factored, first_matrix * by_rows, first_matrix),
+        np.where(factored, first_other * by_rows, first_other),
+        np.where(factored, second_factored, second_matrix),
+        np.where(factored, second_factored, second_other),
+    )
+    return np.stack([values.ravel() for values in states])
+
+
+def state(shape: ModelShape, layouts: Layouts, entries: Entries, groups: Groups, adapters: Adapters | None) -> State:
+    """State bytes of one rank, as coefficients of the parameters it holds.
 
     Args:
         shape [elements, (1,)]: the model.
         layouts [degrees, (n,)]: the layout columns.
+        entries [per layout, (n,)]: what the code books say.
         groups [ranks, (n,)]: derived groups.
-        base [elements, (kinds, n)]: parameters of the model on the rank.
-        trained [elements, (kinds, n)]: parameters with gradients (the same, or the adapters').
         adapters [rank, (1,)]: low-rank adapters on a frozen base, or None.
-        in_flight [micro-batches, (kinds, n)]: micro-batches a stage holds.
 
     Returns:
-        The state [bytes, (kinds, n)].
+        The state [bytes per parameter, (n,)].
 
     Raises:
         nothing.
@@ -138,113 +160,163 @@ def state(
     References:
         [Rajbhandari2020] section 5, [Micikevicius2018], [Hu2022], [Dettmers2023].
     """
-    books = layouts.books
-    recipes, optimizers, stacks = books.recipes, books.optimizers, books.stacks
-    recipe, optimizer = layouts.recipe, layouts.optimizer
-    one = (layouts.zero >= 1.0) * 1.0
-    two = (layouts.zero >= 2.0) * 1.0
-    three = (layouts.zero >= 3.0) * 1.0
+    books, experts = layouts.books, bool(shape.experts)
+    recipe, stack = entries.recipe, entries.stack
+    moments = _moment_bytes(books.recipes, books.optimizers, factored_ratios(shape))
+    first_matrix, first_other, second_matrix, second_other = moments.take(
+        layouts.recipe * len(books.optimizers.names) + layouts.optimizer, axis=1
+    )
     by_shard, by_expert_shard = 1.0 / groups.shard, 1.0 / groups.expert_shard
 
-    def sharded(dense: Array, expert: Array) -> Array:
-        return dense * by_shard + expert * by_expert_shard if shape.experts else dense * by_shard
+    def held_from(zero_stage: float) -> tuple[Array, Array]:
+        """The share of dense and of expert parameters that is held, where ZeRO shards from a stage on."""
+        sharded = (layouts.zero >= zero_stage).astype(np.float64)
+        whole = 1.0 - sharded
+        return by_shard * sharded + whole, by_expert_shard * sharded + whole if experts else whole
 
-    def whole(dense: Array, expert: Array) -> Array:
-        return dense + expert if shape.experts else dense
+    def on(share: tuple[Array, Array], bytes_each: Array) -> Parts:
+        """Bytes of each parameter, dense and expert alike."""
+        parts = ((bytes_each * share[0], DENSE), (bytes_each * share[1], EXPERT))
+        return parts if experts else parts[:1]
 
-    zero_expert = np.zeros_like(trained.other[:1])
-    matrix, matrix_s = whole(trained.matrix, trained.expert), sharded(trained.matrix, trained.expert)
-    other, other_s = (
-        trained.other,
-        sharded(trained.other, zero_expert) if not shape.experts else trained.other * by_shard,
-    )
-    held, held_s = matrix + other, matrix_s + other_s
-    weight_bytes = recipes.weights[recipe]
-    if adapters is None:
-        weights = weight_bytes * _mix(three, held_s, held)
-    else:
-        base_matrix, base_matrix_s = whole(base.matrix, base.expert), sharded(base.matrix, base.expert)
-        weights = (
-            adapters.base_matrix_bytes * _mix(three, base_matrix_s, base_matrix)
-            + adapters.base_other_bytes * _mix(three, base.other * by_shard, base.other)
-            + weight_bytes * _mix(three, held_s, held)
+    as_matrix = books.optimizers.head_as_matrix[layouts.optimizer]
+    any_as_matrix = bool(as_matrix.any())
+
+    def on_tensors(share: tuple[Array, Array], matrix: Array, other: Array) -> Parts:
+        parts: Parts = ((matrix * share[0], MATRIX), (other * share[0], OTHER))
+        if any_as_matrix:
+            parts = (*parts, ((matrix - other) * as_matrix * share[0], HEAD))
+        return (*parts, (matrix * share[1], EXPERT)) if experts else parts
+
+    optimizer, gradient, weight = held_from(1.0), held_from(2.0), held_from(3.0)
+    everything = (np.ones(1), np.ones(1))
+    three = (layouts.zero >= 3.0).astype(np.float64)
+    moved, kept = layouts.offload_optimizer, 1.0 - layouts.offload_optimizer
+    weights_moved = layouts.offload_parameters * three
+    weights_kept = 1.0 - weights_moved
+
+    def weights(factor: Array) -> Parts:
+        trained = on(weight, recipe.weights * factor)
+        if adapters is None:
+            return trained
+        matrix, other = adapters.base_matrix_bytes * factor, adapters.base_other_bytes * factor
+        frozen = ((matrix * weight[0], FROZEN_MATRIX), (other * weight[0], FROZEN_OTHER))
+        return (*frozen, *(((matrix * weight[1], FROZEN_EXPERT),) if experts else ()), *trained)
+
+    def states(factor: Array) -> tuple[Parts, Parts, Parts]:
+        return (
+            on(optimizer, recipe.master * factor),
+            on_tensors(optimizer, first_matrix * factor, first_other * factor),
+            on_tensors(optimizer, second_matrix * factor, second_other * factor),
         )
-    owned = _mix(one, held_s, held)
-    scale = np.where(optimizers.fixed_width[optimizer] > 0.0, 1.0, recipes.moment[recipe] / 4.0)
-    first_m, first_o = optimizers.first_matrix[optimizer] * scale, optimizers.first_other[optimizer] * scale
-    second_m, second_o = optimizers.second_matrix[optimizer] * scale, optimizers.second_other[optimizer] * scale
-    if optimizers.factored[optimizer].any():
-        by_rows, by_columns = factored_ratios(shape)
-        factored = optimizers.factored[optimizer] > 0.0
-        first_m, first_o = (
-            np.where(factored, first_m * by_rows, first_m),
-            np.where(factored, first_o * by_rows, first_o),
-        )
-        second_m = np.where(factored, second_m * by_columns, second_m)
-        second_o = np.where(factored, second_m, second_o)
-    owned_matrix, owned_other = _mix(one, matrix_s, matrix), _mix(one, other_s, other)
-    as_matrix = optimizers.head_as_matrix[optimizer] > 0.0
-    on_gpu = 1.0 - layouts.offload_optimizer
-    master_all = recipes.master[recipe] * owned
-    first_all = first_m * owned_matrix + first_o * owned_other
-    second_all = second_m * owned_matrix + second_o * owned_other
-    if as_matrix.any():
-        owned_head = _mix(one, trained.head_matrix * by_shard, trained.head_matrix)
-        first_all = first_all + np.where(as_matrix, first_m - first_o, 0.0) * owned_head
-        second_all = second_all + np.where(as_matrix, second_m - second_o, 0.0) * owned_head
-    weights_on_gpu = 1.0 - layouts.offload_parameters * three
-    main = recipes.main_gradients[recipe] * _mix(two, held_s, held)
+
+    master, first, second = states(kept)
     persistent = [
-        (WEIGHTS, weights * weights_on_gpu),
-        (MASTER, master_all * on_gpu),
-        (FIRST, first_all * on_gpu),
-        (SECOND, second_all * on_gpu),
-        (MAIN_GRADIENTS, main),
+        Term(WEIGHTS, weights(weights_kept)),
+        Term(MASTER, master),
+        Term(FIRST, first),
+        Term(SECOND, second),
+        Term(MAIN_GRADIENTS, on(gradient, recipe.main_gradients)),
     ]
+    moved_states = tuple(part for parts in states(moved) for part in parts) if moved.any() else ()
 
     # 16-bit or fp32 .grad: there throughout, from backward to the step, or only within one micro-batch
-    gradient_bytes = recipes.gradients[recipe]
-    layer_only = np.minimum(held, trained.layer)
-    in_backward = layouts.optimizer_in_backward > 0.0
-    gradients = gradient_bytes * np.where(in_backward, layer_only, _mix(two, held_s, held))
-    stays = (recipes.persistent_gradients[recipe] > 0.0) & (recipes.transient_gradients[recipe] == 0.0)
-    freed = recipes.transient_gradients[recipe] > 0.0
-    # a backward has already run when the stage is fullest; of the middle stages that the last one stands for, one has
-    accumulated = layouts.n_micro > np.concatenate((in_flight[:1], in_flight[-1:].repeat(len(in_flight) - 1, axis=0)))
-    in_forward = (stays | (accumulated & ~freed)) & ~in_backward
-    forward_gradients = gradients * in_forward
-    step_gradients = gradients * ~(freed | in_backward)
-    accumulating = layouts.n_micro > 1.0
-    in_pipeline = (layouts.pp > 1.0) & (stacks.unit_reduce[layouts.stack] > 0.0)
-    in_pipeline = in_pipeline & (stacks.reshard_in_pipeline[layouts.stack] == 0.0) & (layouts.zero >= 3.0)
-    hold = ((layouts.no_sync > 0.0) | in_pipeline) & (layouts.zero >= 2.0) & accumulating & (groups.shard > 1.0)
-    unsharded = recipes.reduce[recipe] * (held * hold)
+    in_backward = layouts.optimizer_in_backward
+    not_fused = 1.0 - in_backward
+    full = on(gradient, recipe.gradients * not_fused)
+    if in_backward.any():
+        full = (*full, (recipe.gradients * in_backward, LARGEST))
+    not_freed = (1.0 - recipe.transient_gradients) * not_fused
+    stays = recipe.persistent_gradients * not_freed
 
-    alone = groups.dp_cp == 1.0
-    bucketed = np.where((layouts.zero == 0.0) & ~alone, recipes.ddp_buckets[recipe], 0.0)
-    bucket_elements, bucket_count = stacks.bucket_elements[layouts.stack], stacks.bucket_count[layouts.stack]
-    ranks = np.where((layouts.zero >= 1.0) & ~alone, bucket_count * 2.0, 0.0)
-    flat = np.where((layouts.zero >= 1.0) & (layouts.zero < 3.0) & ~alone, recipes.flat_gather[recipe], 0.0)
-    not_fused = np.where(in_backward, 0.0, 1.0)
+    # reduced once a step, or after the last backward of a pipeline
+    in_pipeline = (layouts.pp > 1.0) & (stack.unit_reduce > 0.0) & (stack.reshard_in_pipeline == 0.0)
+    in_pipeline = in_pipeline & (layouts.zero >= 3.0)
+    hold = ((layouts.no_sync > 0.0) | in_pipeline) & (layouts.zero >= 2.0)
+    hold = hold & (layouts.n_micro > 1.0) & (groups.shard > 1.0)
+
+    together = (groups.dp_cp != 1.0).astype(np.float64)
+    sharded = (layouts.zero >= 1.0) * together
+    bucketed = recipe.ddp_buckets * (together - sharded)
+    flat = recipe.flat_gather * (sharded * (1.0 - three))
+    at_step = kept * not_fused
+
+    def at_the_step(bytes_each: Array, share: tuple[Array, Array]) -> Parts:
+        parts = ((bytes_each * share[0], STEP_DENSE), (bytes_each * share[1], STEP_EXPERT))
+        return parts if experts else parts[:1]
+
+    unreduced = recipe.reduce * hold
+    buckets = stack.bucket_count * 2.0 * sharded
+    copies = ((recipe.compute_copy, LIVE_DENSE), (recipe.compute_copy, LIVE_EXPERT))
     return State(
         persistent=persistent,
-        forward_gradients=forward_gradients,
-        full_gradients=gradients,
-        step_gradients=step_gradients,
-        unsharded_forward=unsharded * accumulated,
-        unsharded_backward=unsharded,
+        gradients=Term(GRADIENTS, ((None, GRADIENT_BYTES),)),
+        full_gradients=Term(GRADIENTS, full),
+        always=stays,
+        after_first=not_freed - stays,
+        at_step=not_freed,
+        unsharded=Term(UNSHARDED, ((unreduced, UNREDUCED),) if hold.any() else ()),
         buckets=[
-            (DDP_BUCKETS, bucketed * held),
-            (BUCKETS, ranks * np.minimum(bucket_elements, held)),
+            Term(DDP_BUCKETS, on(everything, bucketed)),
+            Term(BUCKETS, ((buckets, BUCKET),) if buckets.any() else ()),
         ],
-        compute_copy=recipes.compute_copy[recipe] * held,
+        bucket_elements=stack.bucket_elements,
+        compute_copy=Term(COMPUTE_COPY, (copies if experts else copies[:1]) if recipe.compute_copy.any() else ()),
         step=[
-            (FLAT_GATHER, flat * held),
-            (STEP_CAST, (recipes.step_cast[recipe] * on_gpu * not_fused) * owned),
-            (STEP_TEMPORARIES, (stacks.step_temporaries[layouts.stack] * on_gpu * not_fused) * owned),
+            Term(FLAT_GATHER, at_the_step(flat, everything)),
+            Term(STEP_CAST, at_the_step(recipe.step_cast * at_step, optimizer)),
+            Term(STEP_TEMPORARIES, at_the_step(stack.step_temporaries * at_step, optimizer)),
         ],
-        held=held,
-        owned=owned,
-        offloaded_optimizer=(master_all + first_all + second_all) * (1.0 - on_gpu),
-        offloaded_weights=weights * (1.0 - weights_on_gpu),
+        owned=Term(MASTER, on(optimizer, np.ones(1))),
+        offloaded_optimizer=Term(MASTER, moved_states),
+        offloaded_weights=Term(WEIGHTS, weights(weights_moved) if weights_moved.any() else ()),
     )
+
+
+def state_quantities(
+    held: State,
+    base: RankParameters,
+    trained: RankParameters,
+    adapters: Adapters | None,
+    accumulated: Array,
+) -> dict[str, Cases]:
+    """What the state leaves are coefficients of, at each moment on each stage.
+
+    Args:
+        held [coefficients, (n,)]: from ``state``.
+        base [elements, (kinds, n)]: parameters of the model on the rank.
+        trained [elements, (kinds, n)]: parameters with gradients (the same, or the adapters').
+        adapters [rank, (1,)]: low-rank adapters on a frozen base, or None.
+        accumulated [flags, (kinds, n)]: 1 where a backward has already run when the stage is fullest.
+
+    Returns:
+        Quantities by moment: end of forward, backward of the last and of the first layer, step [elements, (kinds, n)].
+
+    Raises:
+        nothing.
+
+    References:
+        [Rajbhandari2020] section 5, [PyTorchFSDP].
+    """
+    dense, elements = trained.dense, trained.elements
+    now: dict[str, Array] = {DENSE: dense, MATRIX: trained.matrix, OTHER: trained.other, EXPERT: trained.expert}
+    if held.persistent[FIRST_STATE].uses(HEAD):
+        now[HEAD] = trained.head_matrix
+    if held.full_gradients.uses(LARGEST):
+        now[LARGEST] = np.minimum(elements, trained.layer)
+    if held.buckets[1].parts:
+        now[BUCKET] = np.minimum(held.bucket_elements, elements)
+    if adapters is not None:
+        now |= {FROZEN_MATRIX: base.matrix, FROZEN_OTHER: base.other, FROZEN_EXPERT: base.expert}
+    gradients = held.full_gradients.of(now)
+    before = gradients * (held.always + held.after_first * accumulated)
+    unreduced = elements * accumulated if held.unsharded.parts else None
+    return {
+        **{name: (array,) * 4 for name, array in now.items()},
+        GRADIENT_BYTES: (before, before, gradients, gradients * held.at_step),
+        UNREDUCED: (unreduced, unreduced, elements, None),
+        LIVE_DENSE: (dense, dense, dense, None),
+        LIVE_EXPERT: (trained.expert, trained.expert, trained.expert, None),
+        STEP_DENSE: (None, None, None, dense),
+        STEP_EXPERT: (None, None, None, trained.expert),
+    }

@@ -2,40 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 
-from dscalc.cost.activations import LayerBytes, full_recompute_layers
-from dscalc.cost.axes import Groups
-from dscalc.cost.placement import StageKinds
-from dscalc.cost.state import State
-from dscalc.records import Array, Layouts, ModelShape
+import numpy as np
+
+from dscalc.cost.activations import full_recompute_layers
+from dscalc.cost.leaves import Columns, Stages
+from dscalc.records import Array
 
 EXPERT_NAMES = {"mlp": "shared"}  # what an expert layer keeps in its dense part belongs to the shared experts
 
 
-def symbols(
-    shape: ModelShape,
-    layouts: Layouts,
-    derived: Groups,
-    layer: LayerBytes,
-    held: State,
-    communicators: Array,
-    peak: StageKinds,
-    flying: Array,
-    pick: Callable[[Array], Array],
-) -> dict[str, Array]:
+def symbols(columns: Columns, peak: Stages, quantities: Mapping[str, Array]) -> dict[str, Array]:
     """The numbers behind the symbols of the formulas, at the peak.
 
     Args:
-        shape [elements, (1,)]: the model.
-        layouts [degrees, (n,)]: the layout columns.
-        derived [ranks, (n,)]: derived groups.
-        layer [bytes, (n,)]: bytes of one layer.
-        held [bytes, (kinds, n)]: state of a rank.
-        communicators [count, (n,)]: communicators of a rank.
-        peak [layers, (n,)]: the fullest stage.
-        flying [micro-batches, (n,)]: micro-batches in flight on it.
-        pick [callable, (1,)]: takes the fullest stage out of (kinds, n).
+        columns [coefficients, (n,)]: from ``layout_columns``.
+        peak [quantities, (n,)]: the fullest stage.
+        quantities [quantities, (n,)]: what it holds at its fullest moment.
 
     Returns:
         Numbers by symbol [mixed, (n,)].
@@ -46,39 +30,37 @@ def symbols(
     References:
         [Definition]: docs/nomenclature.md.
     """
-    books, like = layouts.books, 0.0 * flying
+    shape, layouts, layer, constants = columns.shape, columns.layouts, columns.layer, columns.layouts.books.constants
+    recipe, loss, stack = columns.entries.recipe, columns.entries.loss, columns.entries.stack
+    numbers = {
+        "h": shape.hidden,
+        "f": shape.ffn_hidden,
+        "a": shape.heads,
+        "V": shape.vocab,
+        "communicator_bytes": constants.communicator_bytes,
+    }
     return {
-        "N_r": pick(held.held),
-        "N_owned": pick(held.owned),
-        "k_shard": derived.shard + like,
-        "k_expert": derived.expert_shard + like,
-        "w": books.recipes.weights[layouts.recipe] + like,
-        "g": books.recipes.gradients[layouts.recipe] + like,
-        "L_i": peak.layers,
-        "L_kept": peak.layers - full_recompute_layers(layouts, peak),
-        "k": flying,
-        "T": layer.tokens + like,
-        "R": layer.residual + like,
-        "b": layouts.micro_batch + like,
-        "s": layouts.seq_len + like,
-        "t": layouts.tp + like,
-        "c": layouts.cp + like,
-        "h": float(shape.hidden) + like,
-        "f": float(shape.ffn_hidden) + like,
-        "a": float(shape.heads) + like,
-        "V": float(shape.vocab) + like,
-        "context_bytes": books.constants.cuda_context_bytes + books.stacks.eager_kernels_bytes[layouts.stack] + like,
-        "communicator_bytes": books.constants.communicator_bytes + like,
-        "communicators": communicators + like,
-        "slack_fraction": books.stacks.slack_fraction[layouts.stack] + like,
-        "tp_buffers": books.stacks.tp_buffers[layouts.stack] + like,
-        "logit_bytes": books.losses.whole[layouts.loss]
-        + books.losses.chunk[layouts.loss] / books.losses.chunks[layouts.loss]
-        + like,
-        **{f"A_{name}": array + like for name, array in layer.kept.items() if array is not None},
-        **{
-            f"A_{EXPERT_NAMES.get(name, name)}": array + like
-            for name, array in layer.kept_moe.items()
-            if array is not None
-        },
+        "N_r": peak.elements,
+        "N_owned": columns.held.owned.of(quantities),
+        "k_shard": columns.groups.shard,
+        "k_expert": columns.groups.expert_shard,
+        "w": recipe.weights,
+        "g": recipe.gradients,
+        "L_i": peak.kinds.layers,
+        "L_kept": peak.kinds.layers - full_recompute_layers(layouts, peak.kinds),
+        "k": peak.flying,
+        "T": layer.tokens,
+        "R": layer.residual,
+        "b": layouts.micro_batch,
+        "s": layouts.seq_len,
+        "t": layouts.tp,
+        "c": layouts.cp,
+        "context_bytes": constants.cuda_context_bytes + stack.eager_kernels_bytes,
+        "communicators": columns.passing.communicators,
+        "slack_fraction": stack.slack_fraction,
+        "tp_buffers": stack.tp_buffers,
+        "logit_bytes": loss.whole + loss.chunk / loss.chunks,
+        **{symbol: np.full(1, float(value)) for symbol, value in numbers.items()},
+        **{f"A_{name}": array for name, array in layer.kept.items()},
+        **{f"A_{EXPERT_NAMES.get(name, name)}": array for name, array in layer.kept_moe.items()},
     }

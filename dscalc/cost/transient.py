@@ -9,11 +9,12 @@ import numpy as np
 from dscalc import codes
 from dscalc.cost.activations import LayerBytes
 from dscalc.cost.axes import Groups
+from dscalc.cost.columns import Entries
 from dscalc.cost.ledger import FULL, NONE, UNFUSED
 from dscalc.cost.placement import StageKinds
-from dscalc.cost.rank_parameters import RankParameters
+from dscalc.cost.rank_parameters import PartParameters, RankParameters
 from dscalc.records import Adapters, Array, Layouts, ModelShape
-from dscalc.terms import LeafSpec
+from dscalc.terms import Cases, LeafSpec, Term
 
 CONTEXT = LeafSpec(
     "fixed/cuda_context",
@@ -87,22 +88,37 @@ WORKING = LeafSpec(
     "[PyTorch] autograd frees a gradient after its last use",
 )
 
-KEEP, LAST, FIRST = "forward", "backward_last_layer", "backward_first_layer"
+# Quantities. ONE is there at every moment, the next ones at some.
+ONE, AT_LOSS, AT_LAST, AT_FIRST, IN_BACKWARD = "one", "at_loss", "at_last", "at_first", "in_backward"
+IN_FLIGHT = "in_flight"
+GATHERED_BYTES, REDUCED_BYTES = "gathered_bytes", "reduced_bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """Bytes of the units that ZeRO-3 gathers and reduces; columns (n,), zero where nothing is gathered."""
+
+    always: Array  # 1: everything stays gathered
+    embedding: Array  # on the stage of the embedding
+    head_forward: Array  # on the stage of the head
+    head_backward: Array
+    layers_forward: Array
+    layers_backward: Array
+    matrix: Array  # per element of a linear layer's weights
+    other: Array  # per element of embeddings, norms and biases
+    one: Array  # of one layer
+    reduced_embedding: Array
+    reduced_head: Array
+    reduced_layer: Array
 
 
 @dataclass(frozen=True, slots=True)
 class Transients:
-    """Leaves by moment; arrays (kinds, n) or (n,)."""
+    """Leaves in the order in which they are summed, before and after the activations."""
 
-    fixed: list[tuple[LeafSpec, Array]]
-    always: list[tuple[LeafSpec, Array]]
-    gathered_forward: Array
-    gathered_backward: Array
-    reduce_input: Array
-    logits: Array
-    live_last: Array
-    live_first: Array
-    working: Array
+    before: list[Term]
+    after: list[Term]
+    units: Units | None  # None where no layout shards its weights
     context: Array  # context and communicators: outside the allocator
     communicators: Array  # count
 
@@ -110,29 +126,27 @@ class Transients:
 def transients(
     shape: ModelShape,
     layouts: Layouts,
+    entries: Entries,
     groups: Groups,
-    base: RankParameters,
-    trained: RankParameters,
+    base: PartParameters,
+    trained: PartParameters,
     layer: LayerBytes,
-    kinds: StageKinds,
-    flying: Array,
     adapters: Adapters | None = None,
 ) -> Transients:
-    """Transient and fixed bytes of one rank.
+    """Transient and fixed bytes of one rank, as coefficients of what a stage holds.
 
     Args:
         shape [elements, (1,)]: the model.
         layouts [degrees, (n,)]: the layout columns.
+        entries [per layout, (n,)]: what the code books say.
         groups [ranks, (n,)]: derived groups.
-        base [elements, (kinds, n)]: parameters of the model on the rank.
-        trained [elements, (kinds, n)]: parameters with gradients.
+        base [elements, (n,)]: parameters of one layer, head and embedding on the rank.
+        trained [elements, (n,)]: parameters with gradients.
         layer [bytes, (n,)]: bytes of one layer's saved tensors.
-        kinds [counts, (kinds, n)]: the stage kinds.
-        flying [micro-batches, (kinds, n)]: micro-batches a stage holds.
         adapters [rank, (1,)]: low-rank adapters on a frozen base, or None.
 
     Returns:
-        The transients [bytes].
+        The transients [bytes, (n,)].
 
     Raises:
         nothing.
@@ -140,96 +154,147 @@ def transients(
     References:
         [Zhao2023] section 3.2, [Chen2016], [Liu2023], [Jacobs2023].
     """
-    books = layouts.books
-    stacks, recipes, losses, constants = books.stacks, books.recipes, books.losses, books.constants
-    stack, recipe, loss = layouts.stack, layouts.recipe, layouts.loss
+    constants, loss, stack = layouts.books.constants, entries.loss, entries.stack
     by_tp, tokens, residual = 1.0 / layouts.tp, layer.tokens, layer.residual
-    element = recipes.activation[recipe]
+    element = entries.recipe.activation
     hidden = element * (shape.hidden * tokens)  # one hidden tensor, whole
-    whole_tp = layouts.tp > 1.0
-    in_use = (
-        1.0 * whole_tp
-        + (layouts.cp > 1.0)
-        + (layouts.pp > 1.0)
-        + (groups.dp_cp > 1.0)
-        + (layouts.dp_replicate > 1.0)
-        + (layouts.ep > 1.0)
-    )
-    extra = np.where(groups.gpus > 1.0, stacks.communicators[stack], 0.0)
-    context = constants.cuda_context_bytes + stacks.eager_kernels_bytes[stack]
-    communicators = in_use + extra
+    normed = hidden * residual
+    split = layouts.tp > 1.0
+    contexts, staged = layouts.cp > 1.0, layouts.pp > 1.0
+    in_use = 1.0 * split + contexts + staged + (groups.dp_cp > 1.0) + (layouts.dp_replicate > 1.0) + (layouts.ep > 1.0)
+    context = constants.cuda_context_bytes + stack.eager_kernels_bytes
+    communicators = in_use + stack.communicators * (groups.gpus > 1.0)
     nccl = constants.communicator_bytes * communicators
-    fixed = [
-        (CONTEXT, context + 0.0 * tokens),
-        (COMMUNICATORS, nccl),
-        (WORKSPACE, constants.workspace_bytes + 0.0 * tokens),
-    ]
-    staged = layouts.pp > 1.0
     width = shape.head_dim + shape.value_head_dim
     kv = element * (shape.kv_heads * width) / np.minimum(layouts.tp, float(shape.kv_heads)) * tokens
     query = element * (shape.heads * width) * by_tp * tokens
     exchange = np.where(layouts.cp_comm == 0, 2.0 * kv, np.where(layouts.cp_comm == 1, layouts.cp * kv, query + kv))
-    always = [
-        (TP_BUFFERS, np.where(whole_tp & (layouts.sequence_parallel > 0.0), stacks.tp_buffers[stack], 0.0) * hidden),
-        (MESSAGES, np.where(staged, 2.0, 0.0) * (hidden * residual)),
-        (PIPELINE_COPIES, (np.where(staged, stacks.pipeline_copies[stack], 0.0) * hidden) * flying),
-        (CONTEXT_KV, np.where(layouts.cp > 1.0, exchange, 0.0)),
+    gathers_input = split * layouts.sequence_parallel
+    copies = (stack.pipeline_copies * staged) * hidden
+    before = [
+        Term(CONTEXT, ((context, ONE),)),
+        Term(COMMUNICATORS, ((nccl, ONE),)),
+        Term(WORKSPACE, ((np.full(1, constants.workspace_bytes), ONE),)),
+        Term(TP_BUFFERS, ((stack.tp_buffers * gathers_input * hidden, ONE),)),
+        Term(MESSAGES, ((2.0 * staged * normed, ONE),)),
+        Term(PIPELINE_COPIES, ((copies, IN_FLIGHT),) if copies.any() else ()),
+        Term(CONTEXT_KV, ((exchange * contexts, ONE),)),
     ]
 
-    # gathered weights of ZeRO-3
-    three = ((layouts.zero >= 3.0) & (groups.shard > 1.0)) * 1.0
-    gather = recipes.gather[recipe]
-    if adapters is None:
-        unit: Array = gather * base.layer
-        head: Array = gather * base.head
-        embedding: Array = gather * base.embedding
-        everything: Array = gather * (base.matrix + base.other + base.expert)
-    else:  # a frozen base is gathered as it is stored
-        of_matrix, of_other = adapters.base_matrix_bytes, adapters.base_other_bytes
-        unit, head, embedding = of_matrix * base.layer, of_other * base.head, of_other * base.embedding
-        everything = of_matrix * (base.matrix + base.expert) + of_other * base.other
-    kept_whole = (layouts.reshard == 0.0) | (staged & (stacks.reshard_in_pipeline[stack] == 0.0))
-    head_kept, embedding_kept = stacks.head_unit_kept[stack], stacks.embedding_unit_kept[stack]
-    roots = kinds.has_head * (head * head_kept) + kinds.has_embedding * (embedding * embedding_kept)
-    at_head = kinds.has_head * (head * (1.0 - head_kept))
-    forward_units = roots + at_head + stacks.gather_forward[stack] * unit
-    backward_units = roots + stacks.gather_backward[stack] * unit
-    gathered_forward = three * np.where(kept_whole, everything, np.minimum(forward_units, everything + unit))
-    gathered_backward = three * np.where(kept_whole, everything, np.minimum(backward_units, everything + unit))
-    unit_reduce = three * (stacks.unit_reduce[stack] * (gather + recipes.reduce[recipe]))
-    largest_unit = np.maximum(kinds.has_head * trained.head, kinds.has_embedding * trained.embedding)
-    reduce_input = unit_reduce * np.maximum(largest_unit, trained.layer)
-
     # loss
-    logits_tokens = tokens * np.where(losses.vocab_parallel[loss] > 0.0, by_tp, 1.0) * float(shape.vocab)
-    per_logit = losses.whole[loss] + losses.chunk[loss] / losses.chunks[loss]
-    all_losses = layouts.schedule == codes.SCHEDULES.index("gpipe")
-    held = np.where(all_losses, layouts.n_micro, 1.0)
-    head_gradient = losses.weight_gradient[loss] * (float(shape.vocab) * shape.hidden * by_tp)
-    earlier = losses.saved[loss] * (held - 1.0)
-    logits = kinds.has_head * ((per_logit + earlier) * logits_tokens + held * (2.0 * hidden * residual) + head_gradient)
+    vocab_split = 1.0 - loss.vocab_parallel + loss.vocab_parallel * by_tp
+    per_logit = loss.whole + loss.chunk / loss.chunks
+    all_losses = (layouts.schedule == codes.SCHEDULES.index("gpipe")).astype(np.float64)
+    held = layouts.n_micro * all_losses + (1.0 - all_losses)
+    per_logit = per_logit + loss.saved * (held - 1.0)
+    logits = per_logit * vocab_split * (float(shape.vocab) * tokens) + held * (2.0 * normed)
+    logits = logits + loss.weight_gradient * (float(shape.vocab) * shape.hidden * by_tp)
 
     # backward of one layer
-    recomputed = layouts.recompute != NONE
-    full = layouts.recompute == FULL
-    live_last = np.where(recomputed, layer.whole - np.where(full, 0.0, layer.kept_total), 0.0)
+    full = (layouts.recompute == FULL).astype(np.float64)
+    live_last = (layer.whole - layer.kept_total * (1.0 - full)) * (layouts.recompute != NONE)
     widths = [float(shape.ffn_hidden)] if not shape.experts or not all(shape.moe_layer) else []
     if shape.experts:
         widths.append(float(shape.top_k * shape.moe_ffn_hidden + shape.shared_ffn_hidden))
     matrices = 3.0 if shape.gated_mlp else 2.0
-    gathered_input = np.where(whole_tp & (layouts.sequence_parallel > 0.0), hidden, 0.0)
-    scores = np.where(layouts.attention == UNFUSED, 4.0 * shape.heads * layouts.seq_len, 0.0)
-    working = (element * (matrices * max(widths)) + scores) * by_tp * tokens + hidden * residual + gathered_input
+    scores = (layouts.attention == UNFUSED) * (4.0 * shape.heads * layouts.seq_len)
+    working = (element * (matrices * max(widths)) + scores) * (by_tp * tokens) + normed + hidden * gathers_input
+    units = _units(layouts, entries, groups, base, trained, adapters)
+    gathered = (Term(GATHERED, ((None, GATHERED_BYTES),)), Term(REDUCE_INPUT, ((None, REDUCED_BYTES),)))
     return Transients(
-        fixed=fixed,
-        always=always,
-        gathered_forward=gathered_forward,
-        gathered_backward=gathered_backward,
-        reduce_input=reduce_input,
-        logits=logits,
-        live_last=live_last,
-        live_first=layer.whole,
-        working=working,
+        before=before,
+        after=[
+            *(gathered if units is not None else ()),
+            Term(RECOMPUTED, ((live_last, AT_LAST), (layer.whole, AT_FIRST))),
+            Term(WORKING, ((working, IN_BACKWARD),)),
+            Term(LOGITS, ((logits, AT_LOSS),)),
+        ],
+        units=units,
         context=context + nccl,
         communicators=communicators,
     )
+
+
+def _units(
+    layouts: Layouts,
+    entries: Entries,
+    groups: Groups,
+    base: PartParameters,
+    trained: PartParameters,
+    adapters: Adapters | None,
+) -> Units | None:
+    three = (layouts.zero >= 3.0) & (groups.shard > 1.0)
+    if not three.any():
+        return None
+    stack, recipe = entries.stack, entries.recipe
+    gather = recipe.gather * three
+    matrix: Array = gather
+    other: Array = gather
+    if adapters is not None:  # a frozen base is gathered as it is stored
+        matrix, other = adapters.base_matrix_bytes * three, adapters.base_other_bytes * three
+    always = ((layouts.pp > 1.0) & (stack.reshard_in_pipeline == 0.0)) | (layouts.reshard == 0.0)
+    freed = 1.0 - always
+    one = matrix * base.largest
+    unit, freed_other = freed * one, freed * other
+    head, embedding = freed_other * (base.head + base.tied), freed_other * base.embedding
+    reduce = (gather + recipe.reduce * three) * stack.unit_reduce
+    return Units(
+        always=1.0 - freed,
+        embedding=embedding * stack.embedding_unit_kept,
+        head_forward=head,
+        head_backward=head * stack.head_unit_kept,
+        layers_forward=stack.gather_forward * unit,
+        layers_backward=stack.gather_backward * unit,
+        matrix=matrix,
+        other=other,
+        one=one,
+        reduced_embedding=reduce * trained.embedding,
+        reduced_head=reduce * (trained.head + trained.tied),
+        reduced_layer=reduce * trained.largest,
+    )
+
+
+def transient_quantities(
+    passing: Transients, kinds: StageKinds, base: RankParameters, adapters: Adapters | None, flying: Array
+) -> dict[str, Cases]:
+    """What the transient leaves are coefficients of, at each moment on each stage.
+
+    Args:
+        passing [coefficients, (n,)]: from ``transients``.
+        kinds [counts, (kinds, n)]: the stage kinds.
+        base [elements, (kinds, n)]: parameters of the model on the rank.
+        adapters [rank, (1,)]: low-rank adapters on a frozen base, or None.
+        flying [micro-batches, (kinds, n)]: micro-batches a stage holds.
+
+    Returns:
+        Quantities by moment: end of forward, backward of the last and of the first layer, step [bytes, (kinds, n)].
+
+    Raises:
+        nothing.
+
+    References:
+        [Zhao2023] section 3.2.
+    """
+    one, units = np.ones(1), passing.units
+    found: dict[str, Cases] = {
+        ONE: (one,) * 4,
+        IN_FLIGHT: (flying,) * 4,
+        AT_LOSS: (kinds.has_head, None, None, None),
+        AT_LAST: (None, one, None, None),
+        AT_FIRST: (None, None, one, None),
+        IN_BACKWARD: (None, one, one, None),
+    }
+    if units is not None:
+        if adapters is None:
+            everything = units.matrix * base.elements
+        else:
+            everything = units.matrix * (base.matrix + base.expert) + units.other * base.other
+        roots = kinds.has_embedding * units.embedding + units.always * everything
+        most = everything + units.one
+        forward = np.minimum(roots + kinds.has_head * units.head_forward + units.layers_forward, most)
+        backward = np.minimum(roots + kinds.has_head * units.head_backward + units.layers_backward, most)
+        largest = np.maximum(kinds.has_head * units.reduced_head, kinds.has_embedding * units.reduced_embedding)
+        reduced = np.maximum(largest, units.reduced_layer)
+        found[GATHERED_BYTES] = (forward, backward, backward, None)
+        found[REDUCED_BYTES] = (None, reduced, reduced, None)
+    return found

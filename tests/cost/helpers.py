@@ -6,13 +6,14 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
 from dscalc import codes
-from dscalc.cost import state
-from dscalc.cost.memory import Memory, memory
+from dscalc.cost import leaves
+from dscalc.cost import memory as memory_module
+from dscalc.cost.columns import rows as rows_of
+from dscalc.cost.memory import FIRST_MOMENT, Memory, memory
 from dscalc.records import Adapters, Books, Hardware, Layouts, ModelShape, StackTable
 from dscalc.specs.stack import load_books
 
@@ -134,17 +135,13 @@ def leaf(result: Memory, path: str) -> Columns:
 
 def full_state(shape: ModelShape, layout: Layouts, adapters: Adapters | None = None) -> dict[str, Columns]:
     """State as it is after a backward (gradients exist), part by part, for every stage kind: arrays (kinds, n)."""
-    seen: list[state.State] = []
-    original = state.state
-
-    def recording(*args: Any) -> state.State:
-        seen.append(original(*args))
-        return seen[-1]
-
-    with mock.patch.object(state, "state", recording):
-        n = peak(shape, layout, adapters, keep_terms=False).total_bytes.shape[0]
-    parts = {**{spec.path: array for spec, array in seen[0].persistent}, "state/gradients": seen[0].full_gradients}
-    return {path: np.broadcast_to(array, (array.shape[0], n)) for path, array in parts.items()}
+    columns = leaves.layout_columns(shape, layout, adapters)
+    kinds = memory_module.stage_kinds(shape, layout)
+    stages = leaves.on_stages(columns, kinds, leaves.first_backward_has_run(columns, kinds))
+    now = {name: cases[FIRST_MOMENT] for name, cases in stages.quantities.items() if cases[FIRST_MOMENT] is not None}
+    parts = {term.spec.path: term.of(now) for term in (*columns.held.persistent, columns.held.gradients)}
+    count, n = stages.kinds.index.shape[0], rows_of(layout, gpu())
+    return {path: np.broadcast_to(array, (count, n)) for path, array in parts.items()}
 
 
 def gpt(layers: int = 4, hidden: int = 64, heads: int = 4, vocab: int = 1000, **more: Any) -> ModelShape:

@@ -1,0 +1,129 @@
+"""From code books to columns: the entries of a table that the codes of the layouts name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dscalc.records import Array, Hardware, Layouts, LossTable, RecipeTable, StackTable
+
+Table = TypeVar("Table", RecipeTable, LossTable, StackTable)
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """What the code books say of each layout; columns (n,), or (1,) where every code has the same value."""
+
+    recipe: RecipeTable
+    loss: LossTable
+    stack: StackTable
+
+
+@lru_cache(maxsize=64)
+def _split(table: Any) -> tuple[dict[str, Any], tuple[str, ...], Array]:
+    """Names and fields with one value for every code as they are, the other fields as rows of one array."""
+    same: dict[str, Any] = {"names": table.names}
+    varying: list[str] = []
+    for field in fields(table):
+        if field.name != "names":
+            values = getattr(table, field.name)
+            if (values == values[0]).all():
+                same[field.name] = values[:1]
+            else:
+                varying.append(field.name)
+    rows = np.asarray([getattr(table, name) for name in varying]) if varying else np.zeros((0, len(table.names)))
+    return same, tuple(varying), rows
+
+
+def by_code(table: Table, code: NDArray[np.intp]) -> Table:
+    """A table with one entry a layout in place of one entry a code.
+
+    Args:
+        table [per code, (codes,)]: a code book.
+        code [index, (n,)]: which entry each layout takes.
+
+    Returns:
+        The same record with columns (n,), or (1,) where every code has the same value.
+
+    Raises:
+        nothing.
+
+    References:
+        [Definition].
+    """
+    same, varying, rows = _split(table)
+    return type(table)(**same, **dict(zip(varying, rows.take(code, axis=1), strict=True)))
+
+
+def entries(layouts: Layouts) -> Entries:
+    """What the code books say of each layout.
+
+    Args:
+        layouts [codes, (n,)]: the layout columns.
+
+    Returns:
+        The entries, in columns [per layout, (n,)].
+
+    Raises:
+        nothing.
+
+    References:
+        [Definition].
+    """
+    books = layouts.books
+    return Entries(
+        recipe=by_code(books.recipes, layouts.recipe),
+        loss=by_code(books.losses, layouts.loss),
+        stack=by_code(books.stacks, layouts.stack),
+    )
+
+
+def rows(layouts: Layouts, hardware: Hardware) -> int:
+    """Layouts there are.
+
+    Args:
+        layouts [degrees, (n,)]: the layout columns; a column of one entry stands for every layout.
+        hardware [bytes, (n,)]: the hardware columns.
+
+    Returns:
+        The number of layouts [layouts].
+
+    Raises:
+        nothing.
+
+    References:
+        [Definition].
+    """
+    columns: list[Array] = [getattr(layouts, field.name) for field in fields(Layouts) if field.name != "books"]
+    columns += [hardware.usable_bytes, hardware.gpus_per_node, hardware.host_bytes]
+    lengths = [len(column) for column in columns]
+    return max(lengths) if all(lengths) else 0
+
+
+def used(code: NDArray[np.intp], count: int) -> NDArray[np.intp]:
+    """The codes that occur.
+
+    Args:
+        code [index, (n,)]: codes from 0.
+        count [codes]: how many codes there can be.
+
+    Returns:
+        The codes that occur, ascending [index, (used,)].
+
+    Raises:
+        nothing.
+
+    References:
+        [Definition].
+    """
+    if code.shape[0] == 1:
+        return code
+    if count > 16 * code.shape[0]:
+        return np.unique(code)
+    seen = np.zeros(count, dtype=np.bool_)
+    seen[code] = True
+    return np.flatnonzero(seen)
