@@ -73,9 +73,12 @@ def _nccl(generation: str) -> Protocols:
     ceiling[PROTOCOLS.index("LL")] = [_value(ceilings[key]) for key in (generation, "two_nodes", "more_nodes")]
     correction, more = table["tree_correction"], table["more"]
     old = generation == "Volta"
+    base = _grid(table["base"])
+    for name, record in table["fill"].items():
+        base[LIBRARY_ALGORITHMS.index(name)] += _value(record)
     return Protocols(
         name="nccl",
-        base_s=_grid(table["base"]),
+        base_s=base,
         hop_s=hop,
         bus=_grid(table["bus"]),
         bus_across=_grid(table["bus_across"]),
