@@ -16,10 +16,12 @@ __all__ = [
     "load_gpu",
     "load_model",
     "memory",
+    "ratio",
 ]
 
 if TYPE_CHECKING:
     from dscalc.answers.memory import MemoryAnswer, memory
+    from dscalc.answers.ratio import ratio
     from dscalc.cost.evaluate import evaluate
     from dscalc.errors import DscalcError
     from dscalc.specs.model import load_model
@@ -35,6 +37,7 @@ _HOMES = {
     "load_gpu": "dscalc.specs.store",
     "load_model": "dscalc.specs.model",
     "memory": "dscalc.answers.memory",
+    "ratio": "dscalc.answers.ratio",
 }
 
 

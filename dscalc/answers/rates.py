@@ -5,38 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from math import inf, isfinite, nan
 from statistics import median
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dscalc.answers.case import Machine
 from dscalc.cost.geometry import place
-from dscalc.cost.ratio import ring_bandwidth_bytes_per_s
-from dscalc.errors import InputError, UnitError
+from dscalc.errors import InputError
 from dscalc.specs import store
-from dscalc.specs.hardware import GpuSpec
-from dscalc.units import parse_bandwidth
+from dscalc.specs.links import InterconnectSpec
+from dscalc.specs.network import Lowered, compose_network, load_interconnect, lower_network
 
 MEASURE_RATE = "measure: 6 N tokens/s of one GPU in a real step, or a large bf16 matmul"
 MEASURE_LINK = "measure: bus bandwidth of nccl-tests' all_reduce_perf at 1 GiB"
 LARGEST_GROUP = 2.0**31  # ranks; beyond, no integer arithmetic of places
-
-
-class Stated(Protocol):
-    """One number of a profile."""
-
-    @property
-    def base(self) -> float:
-        """In base units."""
-
-    @property
-    def kind(self) -> str:
-        """How it is known."""
-
-    @property
-    def source(self) -> str:
-        """Where it is from."""
 
 
 class Rate(NamedTuple):
@@ -48,14 +32,30 @@ class Rate(NamedTuple):
     words: str = ""  # how the number came about, for --explain
 
 
+class Level(NamedTuple):
+    """One tier of a network: GPUs of a domain (infinity for all), and what one GPU gets inside it."""
+
+    gpus: float
+    rate: Rate
+
+
 @dataclass(frozen=True, slots=True)
 class Links:
-    """What joins GPUs: inside a domain of ``domain`` GPUs, and between domains; None where nothing says."""
+    """The tiers that join GPUs, inner first; a bandwidth given by hand (``direct``) stands for every group."""
 
-    inner: Rate | None
-    outer: Rate | None
-    domain: float  # GPUs; nan where nothing says
-    direct: Rate | None = None  # a bandwidth given by hand stands for every group
+    levels: tuple[Level, ...]
+    direct: Rate | None = None
+    gpus: float = inf  # of the job: where all fit into a domain, so does every group
+
+    @property
+    def node(self) -> float:
+        """GPUs of the innermost domain; nan where nothing says."""
+        return self.levels[0].gpus if self.levels and isfinite(self.levels[0].gpus) else nan
+
+    @property
+    def reach(self) -> float:
+        """GPUs of the outermost tier that is known; infinity where all are joined."""
+        return self.levels[-1].gpus if self.levels else nan
 
 
 def refuse_zero(given: Mapping[str, Any]) -> None:
@@ -143,57 +143,77 @@ def matmul_share(vendor: str) -> tuple[float, int]:
 
 
 # -------------------------------------------------------------------------------------------------------------- network
-def links(given: Mapping[str, Any], machine: Machine) -> Links:
+def links(given: Mapping[str, Any], machine: Machine, gpus: int) -> Links:
     """The links that profiles and options name.
 
     Args:
-        given: parsed options; reads ``bandwidth``, ``interconnect`` and ``gpus_per_node``.
+        given: parsed options; reads ``bandwidth``, ``interconnect``, ``gpus_per_node`` and ``profile``.
         machine: the hardware found.
+        gpus: GPUs of the job, for a node whose size nobody says.
 
     Returns:
-        Links, each None where nothing says.
+        The tiers, none where nothing says.
 
     Raises:
-        InputError: an interconnect that is neither an id nor a rate.
+        UnknownNameError: an interconnect that is neither an id nor a rate.
+        InputError: an interconnect that does not leave the node.
     """
-    direct = Rate(given["bandwidth"], "given", "--bandwidth") if "bandwidth" in given else None
-    named = _interconnect(given["interconnect"], given.get("profile")) if "interconnect" in given else None
+    if "bandwidth" in given:
+        return Links((), Rate(given["bandwidth"], "given", "--bandwidth"))
+    profiles = (given["profile"],) if "profile" in given else ()
     gpu, cluster = machine.gpu, machine.cluster
+    named = load_interconnect(given["interconnect"], profiles).spec if "interconnect" in given else None
+    if gpu is None:
+        return Links(() if named is None else (_alone(named),))
+    whole = cluster is not None and named is None and "gpus_per_node" not in given
+    if cluster is not None and whole and (cluster.tiers or cluster.scaleout_bytes_per_s):
+        return _lowered(lower_network(cluster, profiles))
+    if cluster is not None and named is None and cluster.tiers:
+        named = load_interconnect(cluster.tiers[-1].interconnect, profiles).spec
+    if named is not None:
+        return _lowered(compose_network(gpu, given.get("gpus_per_node"), named, cluster=cluster, profiles=profiles))
     domain = float(machine.record.gpus_per_node[0])
-    inner = _inside(gpu) if gpu else None
-    if cluster is not None:
-        if "gpus_per_node" not in given:
-            domain = float(max(cluster.gpus_in_node, cluster.gpus_in_scaleup_domain or 1))
-        inner = _rate(cluster.intra_bandwidth, f"{cluster.intra_link or 'links'} inside {cluster.id}") or inner
-        outer = outer or _rate(
-            cluster.scaleout_bandwidth, f"{cluster.network or 'network'} of {cluster.id}, share of one GPU"
-        )
-    return Links(inner, outer, domain, direct)
+    inside = int(domain) if isfinite(domain) else max(2, gpus)
+    if inside < 2:
+        return Links(())
+    # any network will do: only the tier inside the node is kept
+    found = _lowered(compose_network(gpu, inside, load_interconnect("ib-ndr", profiles).spec, profiles=profiles))
+    return Links((found.levels[0]._replace(gpus=domain if isfinite(domain) else inf),))
 
 
-def _inside(gpu: GpuSpec) -> Rate | None:
-    return _rate(gpu.scaleup_bandwidth, f"{gpu.scaleup_link or 'scale-up links'} of {gpu.id}") or _rate(
-        gpu.pcie_bandwidth, f"PCIe of {gpu.id}"
-    )
+def _alone(link: InterconnectSpec) -> Level:
+    """A network that GPUs of no profile are on: one NIC for each."""
+    value = link.bytes_per_s * link.efficiency.base
+    return Level(inf, Rate(value, "assumed", f"{link.id}, one NIC for each GPU: {_share(link.efficiency.base)}"))
 
 
-def _rate(record: Stated | None, what: str) -> Rate | None:
-    return None if record is None or not record.base else Rate(record.base, record.kind, f"{what}: {record.source}")
+def _share(efficiency: float) -> str:
+    return f"{efficiency:.3g} of the wire rate"
 
 
-def _interconnect(text: str) -> Rate:
-    """An interconnect by rate: what one GPU gets, one direction."""
-    try:
-        value = parse_bandwidth(text)
-    except UnitError as error:
-        raise InputError(f"{error.message}; it is what one GPU gets in one direction", where="--interconnect") from None
-    if not value:
-        raise InputError("0 is out of range; a rate above 0 is right, e.g. 400Gb/s", where="--interconnect")
-    return Rate(value, "given", f"--interconnect {text}, taken as the share of one GPU")
+def _lowered(found: Lowered) -> Links:
+    """What rings of the largest messages get on each tier."""
+    notes = {note.name: note for note in found.notes}
+    levels = []
+    for tier in found.network.tiers:
+        gpus = float(tier.gpus[0])
+        if gpus <= 1.0:
+            continue
+        wire, share = float(tier.bandwidth_bytes_per_s[0]), float(tier.efficiency[0])
+        over = float(tier.oversubscription[0])
+        rated, reached = notes[f"{tier.name}/bandwidth"], notes[f"{tier.name}/efficiency"]
+        kinds = {rated.kind, reached.kind}
+        kind = "assumed" if "assumed" in kinds else rated.kind
+        words = f"{tier.name} of {found.network.name}: {rated.source}; {_share(share)}: {reached.source}"
+        words += f"; oversubscribed {over:g} times" if over > 1.0 else ""
+        levels.append(Level(gpus, Rate(wire * share / over, kind, words)))
+    return Links(tuple(levels))
 
 
 def group_bandwidth(found: Links, group: float, stride: float) -> Rate | None:
     """What one GPU of a group gets across the slowest tier that the group crosses.
+
+    In a ring the members inside a domain share their links outward, so each tier counts once for every member below it.
 
     Args:
         found: the links.
@@ -205,30 +225,26 @@ def group_bandwidth(found: Links, group: float, stride: float) -> Rate | None:
     """
     if found.direct is not None:
         return found.direct
-    inner, outer = found.inner, found.outer
-    if not np.isfinite(group):
-        whole = found.domain if np.isfinite(found.domain) else 1.0
-        if outer is None:
-            return inner and _remarked(inner, "group taken to stay inside one node")
-        inside, domains = max(1.0, whole // stride), 2.0
-    elif np.isfinite(found.domain):
-        members, step = min(group, LARGEST_GROUP), min(stride, LARGEST_GROUP)
-        at = place(np.array([members]), np.array([step]), np.array([found.domain]))
-        inside, domains = float(at.inside[0]), float(at.domains[0])
-    else:
-        inside, domains = 1.0, 1.0 if outer is None else 2.0
-    if domains > 1.0 and outer is None:
+    slowest: Rate | None = None
+    below, left = 1.0, group
+    for level in found.levels:
+        share = level.rate.value * below
+        if slowest is None or share < slowest.value:
+            words = f"{below:g} GPUs of the group in a domain share their links outward" if below > 1.0 else ""
+            slowest = level.rate._replace(value=share, words=words)
+        below, left = _members(group, stride, level.gpus, found.gpus)
+        if left <= 1.0:
+            return slowest
+    if isfinite(group) or slowest is None:
         return None
-    if domains == 1.0:
-        return inner or (outer and _remarked(outer, "the network, for want of a link inside the node"))
-    assert outer is not None  # noqa: S101 - for the type checker: no outer link was answered above
-    limit = inner.value if inner else outer.value
-    value = float(ring_bandwidth_bytes_per_s(*(np.array([x]) for x in (limit, outer.value, inside, domains)))[0])
-    if inner and value == inner.value:
-        return _remarked(inner, "slower than what its GPUs together get from the network")
-    words = f"{inside:g} GPUs of the group in a domain share their links outward" if inside > 1 else ""
-    return Rate(value, outer.kind, outer.source, words)
+    return slowest._replace(words="the group is taken to stay inside one node")
 
 
-def _remarked(rate: Rate, words: str) -> Rate:
-    return rate._replace(words=words)
+def _members(group: float, stride: float, domain: float, gpus: float) -> tuple[float, float]:
+    """Members of a group inside one domain, and domains crossed."""
+    if not isfinite(domain) or (isfinite(group) and gpus <= domain):
+        return group, 1.0
+    if not isfinite(group):
+        return max(1.0, domain // stride), inf
+    at = place(*(np.array([min(x, LARGEST_GROUP)]) for x in (group, stride, domain)))
+    return float(at.inside[0]), float(at.domains[0])

@@ -145,7 +145,8 @@ def _model_effects(setting: Setting, factors: dict[str, float | None]) -> list[E
         if traffic.expert_parts[0] > traffic.parts[0]:
             share = int(traffic.expert_parts[0])
             words += f"; a GPU reduces only 1/{share} of the experts' gradients (ep {spec.ep})"
-        found.append(Effect("experts", True, factors["experts"], words, "N_a / N", "[Shazeer2017]"))
+        spread = "N_a / (N_dense + N_experts t / (e x))" if "reduces only" in words else "N_a / N"
+        found.append(Effect("experts", True, factors["experts"], words, spread, "[Shazeer2017]"))
     if case.adapters is not None:
         sent = float(traffic.trained_dense[0] + traffic.trained_expert[0])
         words = (

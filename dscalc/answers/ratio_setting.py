@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import inf, nan
+from math import inf, isfinite, isinf, nan
 from typing import Any
 
 import numpy as np
@@ -79,7 +79,7 @@ def build_setting(given: Mapping[str, Any]) -> Setting:
     rate = compute_rate(given, case.machine, spec.precision)
     known = case.layout.marks["dp"] != "default"
     ranks = spec.dp * spec.cp if known else None
-    found = links(given, case.machine)
+    found = replace(links(given, case.machine, spec.gpus), gpus=float(spec.gpus))
     bandwidth = group_bandwidth(found, inf if ranks is None else float(ranks), float(spec.tp))
     if bandwidth is None and ranks != 1:
         raise InputError(_no_network(found, ranks), where="--bandwidth")
@@ -116,10 +116,10 @@ def build_setting(given: Mapping[str, Any]) -> Setting:
 
 
 def _no_network(found: Links, ranks: int | None) -> str:
-    if found.inner is None and found.outer is None:
+    if not found.levels:
         return "nothing says what a GPU gets from the network; add --bandwidth 50GB/s, --interconnect or --cluster"
     return (
-        f"{ranks} data-parallel ranks cross nodes of {found.domain:g} GPUs and nothing says how fast; "
+        f"{ranks} data-parallel ranks cross nodes of {found.node:g} GPUs and nothing says how fast; "
         "add --interconnect 400Gb/s, --bandwidth or --cluster"
     )
 
@@ -299,7 +299,7 @@ def _warnings(
                 "ask dscalc memory with the same options what would help",
             )
         )
-    if ranks is None and found.direct is None and found.outer is None and bandwidth is not None:
+    if ranks is None and found.direct is None and bandwidth is not None and isfinite(found.reach):
         warnings.append(
             Warning(
                 "network_unknown",
@@ -307,12 +307,20 @@ def _warnings(
                 "add --interconnect 400Gb/s, --bandwidth or --cluster to ask about more nodes",
             )
         )
-    if case.layout.spec.tp > found.domain:
+    if case.machine.gpu is not None and "interconnect" in given and found.levels and isinf(found.levels[0].gpus):
+        warnings.append(
+            Warning(
+                "node_size_unknown",
+                "nothing says how many GPUs share a node; each is taken to stand alone on the network",
+                "add --gpus-per-node 8",
+            )
+        )
+    if case.layout.spec.tp > found.node:
         warnings.append(
             Warning(
                 "tp_across_nodes",
-                f"--tp {case.layout.spec.tp} reaches over nodes of {found.domain:g} GPUs; its traffic is not counted",
-                f"keep --tp at {found.domain:g} or below",
+                f"--tp {case.layout.spec.tp} reaches over nodes of {found.node:g} GPUs; its traffic is not counted",
+                f"keep --tp at {found.node:g} or below",
             )
         )
     if given.get("latency") is not None and (not modelled or ranks is None):

@@ -317,29 +317,6 @@ def recompute_flop_per_token(params: Array, attention_flop: Array, share: Array,
     return forward + attention_flop * (FORWARD_FLOP / TRAINED_FLOP) * np.maximum(share, selective)
 
 
-def ring_bandwidth_bytes_per_s(
-    inner_bytes_per_s: Array, outer_bytes_per_s: Array, inside: Array, domains: Array
-) -> Array:
-    """What one GPU gets in a ring that crosses domains: the members inside a domain share their links outward.
-
-    Args:
-        inner_bytes_per_s [bytes/s, (...)]: link of one GPU inside a domain.
-        outer_bytes_per_s [bytes/s, (...)]: one GPU's share of the links out of its domain.
-        inside [ranks, (...)]: members of the group in one domain.
-        domains [count, (...)]: domains the group crosses.
-
-    Returns:
-        min(inner, inside * outer), or inner within one domain [bytes/s, (...)].
-
-    Raises:
-        nothing.
-
-    References:
-        [NcclTests], [Patarasuk2009] section 3.
-    """
-    return np.where(domains > 1.0, np.minimum(inner_bytes_per_s, inside * outer_bytes_per_s), inner_bytes_per_s)
-
-
 def reduced_parameters(shape: ModelShape, adapters: Adapters | None) -> tuple[int, int]:
     """Parameters of the whole model whose gradients are reduced, those of experts apart: their group is another.
 

@@ -180,7 +180,8 @@ def _effects(out: Screen, answer: RatioAnswer, explain: bool) -> None:
         style = "" if effect.applies else QUIET
         factor = "" if effect.factor is None else f"x {_number(effect.factor)}"
         rows.append((Span(factor, style), Span("" if effect.applies else "if", style), Span(effect.words, style)))
-        texts = [f"= {effect.formula}", f"source {effect.source}"] if explain else []
+        formula = effect.formula if "=" in effect.formula else f"= {effect.formula}"
+        texts = [formula, f"source {effect.source}"] if explain else []
         notes.append([part for text in texts for part in wrap(text, out.width - 8, subsequent_indent="  ")])
     columns = [("", "right"), ("", "left"), ("", "fill")]
     for lines, below in zip(grid(columns, rows, out.width, header=False), notes, strict=True):
