@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -172,7 +172,7 @@ def _model(given: Mapping[str, Any]) -> tuple[Model, list[Assumption], list[Warn
     changed = apply_overrides(spec, **changes)
     shape = changed.spec.lower()
     if params is not None:
-        shape = changed.spec.with_changes(stated_params=params).lower()
+        shape = replace(shape, stated_params=params)
         sizes = f"{shape.layers} layers, hidden {shape.hidden}, {shape.heads} heads, MLP {shape.ffn_hidden}, "
         sizes += f"vocabulary {shape.vocab}"
         assumed.append(Assumption("model.shape", sizes, "", "assumed", shape.name))

@@ -48,7 +48,7 @@ def changed(spec: LayoutSpec, **changes: Any) -> LayoutSpec:
         values["grad_accum"] = max(1, spec.global_batch // rows)
     values["global_batch"] = rows * values["grad_accum"]
     values["tokens_per_rank"] = values["micro_batch"] * values["grad_accum"] * values["seq_len"]
-    return LayoutSpec(**values)
+    return LayoutSpec.trusted(values)
 
 
 def variations(

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import ValidationError
-
 from dscalc.errors import InputError
 from dscalc.specs.shape import MAX_PARAMS, ModelSpec
 
@@ -92,9 +90,8 @@ def _like(known: _Known, params: int) -> ModelSpec:
 
 def _assumed(name: str, params: int, *, tied: bool = False, **sizes: int) -> ModelSpec:
     head_dim = sizes["hidden"] // sizes["heads"]
-    return ModelSpec(
-        name=name, head_dim=head_dim, value_head_dim=head_dim, stated_params=params, tied_embeddings=tied, **sizes
-    )
+    values = {"head_dim": head_dim, "value_head_dim": head_dim, "stated_params": params, "tied_embeddings": tied}
+    return ModelSpec.trusted({"name": name, **values, **sizes})
 
 
 def _gated_width(hidden: int) -> int:
@@ -187,6 +184,8 @@ def apply_overrides(spec: ModelSpec | None, **given: int | bool | None) -> Overr
         return Overridden(spec, {})
     fields, origin = _from_nothing(values) if spec is None else _from_spec(spec, values)
     origin = dict.fromkeys(values, "given") | origin
+    from pydantic import ValidationError  # costs more than an estimate, so only here
+
     try:
         return Overridden(ModelSpec.model_validate(fields), origin)
     except ValidationError as error:
@@ -245,7 +244,7 @@ _EXPERT_OPTIONS = ("experts", "top_k", "moe_ffn_hidden", "shared_experts")
 
 
 def _from_spec(spec: ModelSpec, values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    fields = {name: getattr(spec, name) for name in ModelSpec.model_fields}
+    fields = spec.model_dump()
     origin: dict[str, str] = {}
     fields |= {OPTIONS[name]: value for name, value in values.items() if name not in _EXPERT_OPTIONS}
     if spec.mla and {"head_dim", "kv_heads"} & set(values):

@@ -8,7 +8,7 @@ from math import gcd
 from typing import Any, Literal, NamedTuple
 
 from dscalc.errors import InputError
-from dscalc.specs.layout_spec import LayoutSpec, lower
+from dscalc.specs.layout_spec import LARGEST_TOTAL, LayoutSpec, lower
 
 __all__ = ["LayoutSpec", "Resolved", "lower", "resolve"]
 
@@ -85,7 +85,14 @@ def resolve(
     _ranks(sheet, given)
     _experts(sheet, experts)
     _kernels(sheet)
-    return Resolved(LayoutSpec(**sheet.values), dict(sheet.marks), dict(sheet.why))
+    for name in ("gpus", "global_batch", "tokens_per_rank"):
+        if sheet.values[name] > LARGEST_TOTAL:
+            raise InputError(f"{sheet.values[name]:.3g} is out of range; lower one of its factors", where=_flag(name))
+    return Resolved(LayoutSpec.trusted(sheet.values), dict(sheet.marks), dict(sheet.why))
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 _INDIRECT = ("nodes", "gpus_per_node")
@@ -189,7 +196,7 @@ def _replicas(sheet: _Sheet, dp: int, replicate: int | None, shard: int | None) 
         )
     for name, value in (("dp_replicate", replicate), ("dp_shard", shard)):
         if value and dp % value:
-            raise InputError(f"{value} does not divide dp = {dp}", where="--" + name.replace("_", "-"))
+            raise InputError(f"{value} does not divide dp = {dp}", where=_flag(name))
     if replicate:
         sheet.put("dp_replicate", replicate, "given")
     else:
@@ -221,9 +228,7 @@ def _batch(sheet: _Sheet, longest: int | None) -> None:
         known, other = ("grad_accum", "micro_batch") if accum else ("micro_batch", "grad_accum")
         each = accum or micro or 1
         if sequences % each:
-            raise InputError(
-                f"{each} does not divide {said} = {sequences} sequences a rank", where="--" + known.replace("_", "-")
-            )
+            raise InputError(f"{each} does not divide {said} = {sequences} sequences a rank", where=_flag(known))
         sheet.put(known, each, "given" if accum or micro else "default")
         sheet.put(other, sequences // each, "derived", f"{said} / {known}")
     else:

@@ -7,21 +7,20 @@ from math import inf
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
 
 from dscalc.codes import ATTENTIONS, CP_COMMS, RECOMPUTES, SCHEDULES
 from dscalc.errors import InputError
 from dscalc.records import Array, Books, Layouts
+from dscalc.specs.checked import Checked, Limit
 from dscalc.specs.option_table import LARGEST
 
-Whole = Annotated[int, Field(ge=1, le=LARGEST)]
-Total = Annotated[int, Field(ge=1, le=LARGEST**3)]
+LARGEST_TOTAL = LARGEST**3
+Whole = Annotated[int, Limit(ge=1, le=LARGEST)]
+Total = Annotated[int, Limit(ge=1, le=LARGEST_TOTAL)]
 
 
-class LayoutSpec(BaseModel):
+class LayoutSpec(Checked):
     """One layout with every value decided. Names are those of the options; units: ranks, sequences, tokens, layers."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     gpus: Total
     dp: Total
@@ -33,7 +32,7 @@ class LayoutSpec(BaseModel):
     cp: Whole
     ep: Whole
     etp: Total
-    zero: Annotated[int, Field(ge=0, le=3)]
+    zero: Annotated[int, Limit(ge=0, le=3)]
     schedule: str
     sequence_parallel: bool
     cp_comm: str
@@ -52,7 +51,7 @@ class LayoutSpec(BaseModel):
     optimizer: str
     attention: str
     loss: str
-    capacity_factor: Annotated[float, Field(gt=0, le=LARGEST, allow_inf_nan=False)]
+    capacity_factor: Annotated[float, Limit(gt=0, le=LARGEST, allow_inf_nan=False)]
     offload: tuple[str, ...]
     optimizer_in_backward: bool
 

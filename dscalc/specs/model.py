@@ -93,7 +93,7 @@ def _preset(name: str) -> Resolved:
     shape.setdefault("head_dim", shape["hidden"] // shape["heads"])
     shape.setdefault("value_head_dim", shape["head_dim"])
     shape.setdefault("ffn_hidden", 0)
-    return Resolved(ModelSpec(name=name, **shape), str(row["source"]), tuple(row.get("warnings", ())))
+    return Resolved(ModelSpec.trusted({"name": name, **shape}), str(row["source"]), tuple(row.get("warnings", ())))
 
 
 def load_model(name_or_path: str) -> Resolved:

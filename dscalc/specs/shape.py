@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
-
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from typing import Annotated, Literal
 
 from dscalc.records import ModelShape, Tensor
+from dscalc.specs.checked import Checked, Limit
 
 # Limits far above any model known, so that a typing error cannot ask for more memory or time than a planner has.
 MAX_LAYERS = 100_000
@@ -16,25 +15,23 @@ MAX_VOCAB = 1_000_000_000
 MAX_EXPERTS = 1_000_000
 MAX_PARAMS = 10**18
 
-Width = Annotated[int, Field(strict=True, ge=1, le=MAX_WIDTH)]
-OptionalWidth = Annotated[int, Field(strict=True, ge=0, le=MAX_WIDTH)]
-Heads = Annotated[int, Field(strict=True, ge=1, le=MAX_HEADS)]
-OptionalHeads = Annotated[int, Field(strict=True, ge=0, le=MAX_HEADS)]
-Layers = Annotated[int, Field(strict=True, ge=1, le=MAX_LAYERS)]
-OptionalLayers = Annotated[int, Field(strict=True, ge=0, le=MAX_LAYERS)]
-Experts = Annotated[int, Field(strict=True, ge=0, le=MAX_EXPERTS)]
-Vocab = Annotated[int, Field(strict=True, ge=1, le=MAX_VOCAB)]
-Positions = Annotated[int, Field(strict=True, ge=0, le=MAX_VOCAB)]
-Params = Annotated[int, Field(strict=True, ge=0, le=MAX_PARAMS)]
-Flag = Annotated[bool, Field(strict=True)]
+Width = Annotated[int, Limit(strict=True, ge=1, le=MAX_WIDTH)]
+OptionalWidth = Annotated[int, Limit(strict=True, ge=0, le=MAX_WIDTH)]
+Heads = Annotated[int, Limit(strict=True, ge=1, le=MAX_HEADS)]
+OptionalHeads = Annotated[int, Limit(strict=True, ge=0, le=MAX_HEADS)]
+Layers = Annotated[int, Limit(strict=True, ge=1, le=MAX_LAYERS)]
+OptionalLayers = Annotated[int, Limit(strict=True, ge=0, le=MAX_LAYERS)]
+Experts = Annotated[int, Limit(strict=True, ge=0, le=MAX_EXPERTS)]
+Vocab = Annotated[int, Limit(strict=True, ge=1, le=MAX_VOCAB)]
+Positions = Annotated[int, Limit(strict=True, ge=0, le=MAX_VOCAB)]
+Params = Annotated[int, Limit(strict=True, ge=0, le=MAX_PARAMS)]
+Flag = Annotated[bool, Limit(strict=True)]
 
 
-class ModelSpec(BaseModel):
+class ModelSpec(Checked):
     """Shape of one decoder-only transformer, checked; field meanings are those of `ModelShape`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: Annotated[str, Field(min_length=1, max_length=300)]
+    name: Annotated[str, Limit(min_length=1, max_length=300)]
     layers: Layers
     hidden: Width
     heads: Heads
@@ -47,7 +44,7 @@ class ModelSpec(BaseModel):
     tied_embeddings: Flag = False
     learned_positions: Positions = 0
     norm: Literal["rms", "layer", "layer-no-bias", "none"] = "rms"
-    norms_per_layer: Annotated[int, Field(strict=True, ge=0, le=16)] = 2
+    norms_per_layer: Annotated[int, Limit(strict=True, ge=0, le=16)] = 2
     final_norm: Flag = True
     embedding_norm: Flag = False
     embedding_width: OptionalWidth = 0
@@ -73,14 +70,14 @@ class ModelSpec(BaseModel):
     router_bias: Flag = False
     router_correction: Flag = False
     expert_bias: Flag = False
-    moe_layer: Annotated[tuple[bool, ...], Field(max_length=MAX_LAYERS)] = ()
+    moe_layer: Annotated[tuple[bool, ...], Limit(max_length=MAX_LAYERS)] = ()
     mtp_layers: OptionalLayers = 0
     vision_params: Params = 0
     stated_params: Params = 0
-    extra: Annotated[tuple[Tensor, ...], Field(max_length=64)] = ()
+    extra: Annotated[tuple[Tensor, ...], Limit(max_length=64)] = ()
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def consistent(self) -> None:
+        """Sizes go together."""
         if self.heads % self.kv_heads:
             raise ValueError(f"heads {self.heads} must be a multiple of kv_heads {self.kv_heads}")
         if self.moe_layer and len(self.moe_layer) != self.layers:
@@ -97,7 +94,6 @@ class ModelSpec(BaseModel):
             raise ValueError("a sparse-attention indexer needs multi-head latent attention")
         if bool(self.index_heads) != bool(self.index_head_dim):
             raise ValueError("index_heads and index_head_dim go together")
-        return self
 
     def _consistent_experts(self) -> None:
         if not 1 <= self.top_k <= self.experts:
@@ -113,9 +109,8 @@ class ModelSpec(BaseModel):
 
     def lower(self) -> ModelShape:
         """The plain record of the same shape."""
-        return ModelShape(**{name: getattr(self, name) for name in type(self).model_fields})
+        return ModelShape(**self.model_dump())
 
     def with_changes(self, **changes: object) -> ModelSpec:
-        """A copy with some fields replaced, checked again (pydantic's own copy is not)."""
-        values = {name: getattr(self, name) for name in type(self).model_fields}
-        return ModelSpec.model_validate({**values, **changes})
+        """A copy with some fields replaced, checked again (``model_copy`` does not check)."""
+        return ModelSpec.model_validate({**self.model_dump(), **changes})

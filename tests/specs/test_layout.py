@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dscalc.errors import InputError
-from dscalc.specs.layout import resolve
+from dscalc.specs.layout import LayoutSpec, resolve
 
 
 def value(name: str, /, **given: Any) -> tuple[Any, str]:
@@ -103,3 +103,22 @@ def test_a_stack_sets_defaults_and_options_win() -> None:
     )
     assert (found.spec.recipe, found.marks["recipe"], found.why["recipe"]) == ("fsdp", "default", "set by --stack x")
     assert (found.spec.loss, found.spec.zero) == ("eager", 3)
+
+
+@pytest.mark.parametrize(
+    ("names", "at_fault"),
+    [
+        (("tp", "pp", "cp", "dp"), "--gpus"),
+        (("micro_batch", "grad_accum", "dp_shard", "dp_replicate"), "--global-batch"),
+    ],
+)
+def test_a_product_beyond_all_reason_is_refused(names: tuple[str, ...], at_fault: str) -> None:
+    with pytest.raises(InputError, match=f"{at_fault}: 1e.36 is out of range"):
+        resolve(dict.fromkeys(names, 10**9), default_stack="paper")
+
+
+def test_a_layout_built_by_hand_is_checked() -> None:
+    values = resolve({}, default_stack="paper").spec.model_dump()
+    assert LayoutSpec(**values).model_dump() == values
+    with pytest.raises(ValueError, match="greater than or equal to 1"):
+        LayoutSpec(**{**values, "tp": 0})
