@@ -100,19 +100,18 @@ def _algorithm_time(row: Algorithm, message_bytes: Array, place: Placement, netw
     for j, (tier, load, fan) in enumerate(zip(network.tiers, loads, place.fan, strict=True)):
         reduces = (row.inner_reduction and j == 0) or (row.outer_reduction and j == len(loads) - 1)
         rate = _rate(tier, fan, row, reduces)
-        part = np.where(load > 0.0, message_bytes * load / np.where(load > 0.0, rate, 1.0), 0.0)
+        part = message_bytes * load / rate
         wire = part if wire is None else wire + part if row.serial else np.maximum(wire, part)
     assert wire is not None  # noqa: S101 - a network has a tier
     across = place.domains > 1.0
-    region = np.clip(place.domains, 1.0, 3.0).astype(np.intp) - 1
     best: Array | None = None
     for protocol in range(len(PROTOCOLS)):
-        share = np.where(across, protocols.bus_across[constants, protocol], protocols.bus[constants, protocol])
-        if not np.any(share > 0.0):
+        inside, outside = protocols.bus[constants, protocol], protocols.bus_across[constants, protocol]
+        if inside <= 0.0 and outside <= 0.0:
             continue
-        latency = protocols.base_s[constants, protocol] + place.group * 0.0
+        latency: Array = protocols.base_s[constants, protocol] + 0.0 * place.group
         for tier, count in zip(network.tiers, steps, strict=True):
-            latency = latency + np.where(count > 0.0, count * _hop(tier, protocols, constants, protocol), 0.0)
+            latency = latency + count * _hop(tier, protocols, constants, protocol)
         if row.constants == "sharp":
             latency = latency + 2.0 * protocols.arity_s * (place.fan[0] - 1.0)
         if op == "all-to-all":
@@ -120,11 +119,16 @@ def _algorithm_time(row: Algorithm, message_bytes: Array, place: Placement, netw
         if op == "all-reduce" and row.name == "ring" and protocol == _LARGE:
             long = across & (message_bytes >= protocols.plateau_bytes * place.group)
             latency = np.where(long, latency * protocols.plateau, latency)
-        ceiling = protocols.ceiling_bytes_per_s[protocol][region]
-        busy = np.maximum(wire / np.where(share > 0.0, share, 1.0), message_bytes * flat / ceiling)
+        busy = wire / (outside if inside == outside else np.where(across, outside or 1.0, inside or 1.0))
+        ceilings = protocols.ceiling_bytes_per_s[protocol]
+        if np.isfinite(ceilings).any():
+            ceiling = np.where(across, np.where(place.domains > 2.0, ceilings[2], ceilings[1]), ceilings[0])
+            busy = np.maximum(busy, message_bytes * flat / ceiling)
         if row.name in _TREES:
             busy = busy / _correction(protocols, protocol, message_bytes)
-        time_s = np.where(share > 0.0, latency + busy, np.inf)
+        time_s = latency + busy
+        if inside <= 0.0 or outside <= 0.0:  # a protocol that only one domain, or only several, may use
+            time_s = np.where(across if outside > 0.0 else ~across, time_s, np.inf)
         best = time_s if best is None else np.minimum(best, time_s)
     return place.group * 0.0 + np.inf if best is None else best
 

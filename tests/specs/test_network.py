@@ -86,6 +86,7 @@ def test_every_cluster_lowers(name: str) -> None:
     spec = cluster(name)
     found = network.lower_network(spec)
     tiers = found.network.tiers
+    assert spec.tiers
     assert len(tiers) >= 2
     sizes = [float(tier.gpus[0]) for tier in tiers]
     assert sizes == sorted(sizes)
