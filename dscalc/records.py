@@ -276,7 +276,7 @@ class Hardware:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tier:
-    """One level of the network; arrays (n,) or (1,). Bandwidth is per GPU, one direction, when all GPUs of a domain send."""
+    """One level of the network; arrays (n,) or (1,). Bandwidth: per GPU, one direction, when all GPUs of a domain send."""
 
     name: str
     gpus: Array  # GPUs of one domain at this level; inf for the outermost
@@ -292,7 +292,7 @@ class Tier:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Protocols:
-    """How a communication library spends time, from ``specs/nccl.toml``. A: LIBRARY_ALGORITHMS, P: PROTOCOLS of ``codes``.
+    """How a communication library spends time (``specs/nccl.toml``). A, P: LIBRARY_ALGORITHMS, PROTOCOLS of ``codes``.
 
     A library with one protocol and no constants of its own leaves latency to the tiers (the closed forms).
     """
