@@ -447,3 +447,14 @@ def test_random_options_give_an_answer_or_one_clear_line(options: dict[str, Any]
         assert (answer.verdict == HIDES) == (answer.deciding >= 1.0)
     for row in answer.rows:
         assert row.value is None or row.value >= 0.0
+
+
+def test_no_flag_disappears() -> None:
+    """Add new flags to the list; removing or renaming one breaks somebody's script."""
+    from dscalc.cli.ratio import command
+
+    flags = {flag for p in command.params for flag in (*p.opts, *p.secondary_opts) if flag.startswith("-")}
+    path = GOLDEN / "ratio_flags.txt"
+    if os.environ.get("DSCALC_GOLDEN") == "write":
+        path.write_text("\n".join(sorted(flags)) + "\n", encoding="utf-8")
+    assert flags == set(path.read_text(encoding="utf-8").split())
