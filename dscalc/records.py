@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from dscalc.frozen import dataclass
 
 Array = NDArray[np.floating[Any]]
 Mask = NDArray[np.bool_]
@@ -99,7 +100,7 @@ class ModelShape:
     mtp_layers: int = 0
     vision_params: int = 0
     stated_params: int = 0  # given by the user (``--params``); 0: the inventory is the count
-    extra: tuple[Tensor, ...] = field(default=())  # tensors no rule above produces, each named
+    extra: tuple[Tensor, ...] = ()  # tensors no rule above produces, each named
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from dscalc.frozen import dataclass
 from dscalc.records import Array
 
 Cases = tuple[Array | None, ...]  # one array a case (a moment of a step), None where there is none of it

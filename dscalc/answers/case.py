@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from dscalc.answers.envelope import Assumption, Warning
 from dscalc.cost.inventory import ParameterCounts, inventory, parameter_counts
 from dscalc.errors import InputError
+from dscalc.frozen import dataclass
 from dscalc.records import Adapters, Books, Hardware, ModelShape
 from dscalc.specs.hardware import ClusterSpec, GpuSpec
 from dscalc.specs.layout import Resolved, resolve

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from dscalc.answers.minimum import MinimumGpus, minimum_gpus
 from dscalc.answers.notes import refuse_illegal, warnings_of
 from dscalc.codes import MOMENTS
 from dscalc.cost.evaluate import Evaluation, evaluate
+from dscalc.frozen import dataclass
 from dscalc.records import Adapters, Hardware, Mask
 from dscalc.specs.given import gather
 from dscalc.specs.layout_spec import lower

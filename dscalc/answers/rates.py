@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from math import inf, isfinite, nan
 from statistics import median
@@ -14,6 +13,7 @@ import numpy as np
 from dscalc.answers.case import Machine
 from dscalc.cost.geometry import place
 from dscalc.errors import InputError
+from dscalc.frozen import dataclass
 from dscalc.specs import store
 from dscalc.specs.links import InterconnectSpec
 from dscalc.specs.network import Lowered, compose_network, load_interconnect, lower_network

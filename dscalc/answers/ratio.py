@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -14,6 +13,7 @@ from dscalc.answers.ratio_effects import Effect, effects, times
 from dscalc.answers.ratio_levers import Lever, levers
 from dscalc.answers.ratio_setting import Setting, build_setting, inputs_of_setting
 from dscalc.cost import ratio as formulas
+from dscalc.frozen import dataclass
 from dscalc.specs.given import gather
 
 ONE_RANK, HIDES, WAITS = "nothing to communicate", "communication can hide", "GPUs wait"

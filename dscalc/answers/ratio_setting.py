@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf, isfinite, isinf, nan
 from typing import Any
 
@@ -26,6 +26,7 @@ from dscalc.cost.evaluate import evaluate
 from dscalc.cost.ratio import attention_flop_per_token, reduced_parameters, step_wire_bytes
 from dscalc.cost.ratio_layout import Traffic, Work
 from dscalc.errors import InputError
+from dscalc.frozen import dataclass
 from dscalc.records import Array
 from dscalc.specs.layout import LONGEST_DEFAULT
 from dscalc.specs.layout_spec import lower

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dscalc.answers.envelope import Warning, envelope
 from dscalc.errors import InputError
+from dscalc.frozen import dataclass
 from dscalc.validation.memory import Prediction, Validation, validate_memory
 
 METRICS = ("memory",)

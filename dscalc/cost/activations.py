@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -11,6 +10,7 @@ from dscalc.cost.columns import used
 from dscalc.cost.ledger import FULL, NONE, SELECTIVE, coefficients
 from dscalc.cost.ledger_rows import COMPONENTS, DIVISORS
 from dscalc.cost.placement import StageKinds
+from dscalc.frozen import dataclass
 from dscalc.records import Adapters, Array, Layouts, ModelShape, StackTable
 from dscalc.terms import Cases, LeafSpec, Term
 

@@ -7,12 +7,12 @@ protocols) comes with the network record, never from here.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dscalc.frozen import dataclass
 from dscalc.records import Array, Mask, Protocols
 
 OPS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "send-recv", "broadcast")

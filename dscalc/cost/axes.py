@@ -6,10 +6,10 @@ Importing this module does not import numpy, so that ``--help`` can read the tab
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dscalc import codes
+from dscalc.frozen import dataclass
 
 if TYPE_CHECKING:
     from dscalc.records import Array, Layouts, Mask, ModelShape

@@ -6,13 +6,12 @@ of the steps + bytes / bandwidth. A network without a library's constants gives 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from dscalc.codes import LIBRARY_ALGORITHMS, PROTOCOLS
 from dscalc.cost.algorithms import ALGORITHMS, OPS, Algorithm, Placement, placement
+from dscalc.frozen import dataclass
 from dscalc.records import Array, Mask, Network, Protocols, Tier
 
 _RING = LIBRARY_ALGORITHMS.index("ring")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dscalc.frozen import dataclass
 from dscalc.records import Array, Hardware, Layouts, LossTable, RecipeTable, StackTable
 
 Table = TypeVar("Table", RecipeTable, LossTable, StackTable)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from dscalc.cost.axes import groups, rules
 from dscalc.cost.memory import Memory, memory
+from dscalc.frozen import dataclass
 from dscalc.records import Adapters, Hardware, Layouts, Mask, ModelShape
 
 MEMORY_REASON = "memory"

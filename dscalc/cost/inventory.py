@@ -7,8 +7,9 @@ are Python integers: nothing is rounded anywhere between a configuration file an
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from dscalc.frozen import dataclass
 from dscalc.records import ModelShape, Tensor
 
 MAIN_PARTS = ("embedding", "layer", "dense_mlp", "moe_mlp", "final", "head")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from dscalc.cost import activations, state, transient
@@ -18,6 +16,7 @@ from dscalc.cost.rank_parameters import (
     stage_parameters,
 )
 from dscalc.cost.schedule import in_flight
+from dscalc.frozen import dataclass
 from dscalc.records import Adapters, Array, Layouts, ModelShape
 from dscalc.terms import Quantities, Term
 

@@ -8,8 +8,8 @@ GPT ledger of
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from dscalc.frozen import dataclass
 from dscalc.records import ModelShape
 
 # What divides a row, besides context parallelism, which divides the tokens of every row.

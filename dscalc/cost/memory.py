@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from dscalc.cost.host import host_terms
 from dscalc.cost.leaves import Columns, Stages, first_backward_has_run, layout_columns, on_stages
 from dscalc.cost.placement import StageKinds, stage_kinds
 from dscalc.cost.symbols import symbols
+from dscalc.frozen import dataclass
 from dscalc.records import Adapters, Array, Hardware, Layouts, Mask, ModelShape, StackTable
 from dscalc.terms import Leaf, LeafSpec, case_totals, in_case, in_one
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from dscalc.codes import PLACEMENTS
 from dscalc.cost.columns import used
 from dscalc.cost.schedule import SCHEDULES, chunks_per_stage
+from dscalc.frozen import dataclass
 from dscalc.records import Array, Layouts, ModelShape
 
 EVEN, BY_COST, EMBEDDING_AS_LAYER = range(3)

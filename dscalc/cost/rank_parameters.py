@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from dscalc.cost.inventory import MAIN_PARTS, inventory, parameter_counts, part_instances
 from dscalc.cost.placement import StageKinds
+from dscalc.frozen import dataclass
 from dscalc.records import Adapters, Array, Layouts, ModelShape, Tensor
 
 SPLITS = ("tp", "kv", "vocab", "replicated", "expert")

@@ -6,8 +6,6 @@ whole difference.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from dscalc.cost.ratio import (
@@ -17,6 +15,7 @@ from dscalc.cost.ratio import (
     recompute_flop_per_token,
     ring_latency_s,
 )
+from dscalc.frozen import dataclass
 from dscalc.records import Array
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dscalc import codes
+from dscalc.frozen import dataclass
 
 if TYPE_CHECKING:
     from dscalc.records import Array, Layouts

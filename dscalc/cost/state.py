@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from dscalc.cost.axes import Groups
 from dscalc.cost.columns import Entries
 from dscalc.cost.rank_parameters import RankParameters, factored_ratios
+from dscalc.frozen import dataclass
 from dscalc.records import Adapters, Array, Layouts, ModelShape, OptimizerTable, RecipeTable
 from dscalc.terms import Cases, LeafSpec, Term
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from dscalc import codes
@@ -13,6 +11,7 @@ from dscalc.cost.columns import Entries
 from dscalc.cost.ledger import FULL, NONE, UNFUSED
 from dscalc.cost.placement import StageKinds
 from dscalc.cost.rank_parameters import PartParameters, RankParameters
+from dscalc.frozen import dataclass
 from dscalc.records import Adapters, Array, Layouts, ModelShape
 from dscalc.terms import Cases, LeafSpec, Term
 

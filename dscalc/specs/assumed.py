@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from dscalc.errors import InputError
+from dscalc.frozen import dataclass
 from dscalc.specs.shape import MAX_PARAMS, ModelSpec
 
 HEAD_DIM = 128

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from dscalc.errors import ConfigError
+from dscalc.frozen import dataclass
 from dscalc.specs.config_reader import Reader
 from dscalc.specs.families import LLAMA_LIKE, Fields, Rule, llama
 from dscalc.specs.families_gpt import GPT_LIKE

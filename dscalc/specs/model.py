@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from dscalc.errors import ConfigError, UnknownNameError
+from dscalc.frozen import dataclass
 from dscalc.specs.assumed import Overridden, apply_overrides, from_params
 from dscalc.specs.shape import ModelSpec
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 
 from dscalc.codes import LIBRARY_ALGORITHMS, LINKS, PROTOCOLS
 from dscalc.errors import InputError, UnitError
+from dscalc.frozen import dataclass
 from dscalc.records import Array, Network, Protocols, Tier
 from dscalc.specs import store
 from dscalc.specs.hardware import ClusterSpec, GpuSpec

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 
 from dscalc.codes import PLACEMENTS
 from dscalc.errors import UnknownNameError
+from dscalc.frozen import dataclass
 from dscalc.records import Array, Books, Constants, LossTable, OptimizerTable, RecipeTable, StackTable
 from dscalc.units import parse_bytes, parse_fraction
 

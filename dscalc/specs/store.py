@@ -9,12 +9,12 @@ import json
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Generic, Literal, NoReturn, TypeVar
 
 from dscalc.errors import InputError, ProfileError, UnknownNameError
+from dscalc.frozen import dataclass
 from dscalc.specs.hardware import ClusterSpec, GpuSpec
 from dscalc.specs.links import InterconnectSpec
 from dscalc.units import MIB

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from dscalc.cost.evaluate import evaluate
 from dscalc.cost.memory import Memory
 from dscalc.errors import DscalcError
+from dscalc.frozen import dataclass
 from dscalc.records import Hardware
 from dscalc.specs.layout_spec import lower
 from dscalc.specs.stack import load_books

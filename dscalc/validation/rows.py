@@ -7,7 +7,6 @@ import io
 import math
 import re
 import tomllib
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from dscalc.errors import DscalcError, InputError
+from dscalc.frozen import dataclass
 from dscalc.records import Adapters, ModelShape
 from dscalc.specs.layout_spec import LayoutSpec
 from dscalc.specs.shape import ModelSpec
