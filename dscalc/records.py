@@ -277,7 +277,7 @@ class Hardware:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tier:
-    """One level of the network; arrays (n,) or (1,). Bandwidth: per GPU, one direction, when all GPUs of a domain send."""
+    """One level of the network; arrays (n,) or (1,). Bandwidth: per GPU, one direction, while a whole domain sends."""
 
     name: str
     gpus: Array  # GPUs of one domain at this level; inf for the outermost
