@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from dscalc.frozen import dataclass
 from dscalc.records import Array
 
-Cases = tuple[Array | None, ...]  # one array a case (a moment of a step), None where there is none of it
+Cases = tuple[tuple[tuple[int, ...], Array], ...]  # arrays with the cases (moments of a step) in which each is there
 Quantities = Mapping[str, Cases]
 
 
@@ -41,8 +42,7 @@ class Leaf:
     inputs: Mapping[str, Array]
 
 
-@dataclass(frozen=True, slots=True)
-class Term:
+class Term(NamedTuple):
     """A leaf as a linear form: the sum of coefficient times quantity.
 
     A quantity is what a stage holds of something (parameters, layers in flight), case by case; a coefficient says how
@@ -86,9 +86,14 @@ def case_totals(terms: Sequence[Term], quantities: Quantities, cases: int) -> li
     products += [(coefficient, name) for name, coefficient in coefficients.items()]
     sums: dict[tuple[int, ...], Array] = {}  # by the cases that share a product
     for factor, name in products:
-        for where, quantity in shared_cases(quantities[name]):
+        for where, quantity in quantities[name]:
             product = quantity if factor is None else factor * quantity
-            sums[where] = sums[where] + product if where in sums else product
+            if where not in sums:
+                sums[where] = product
+            elif factor is None or product.shape != np.broadcast_shapes(product.shape, sums[where].shape):
+                sums[where] = sums[where] + product
+            else:
+                sums[where] = np.add(sums[where], product, out=product)
     order = sorted(sums, key=lambda where: (-len(where), where))
     partial: dict[tuple[tuple[int, ...], ...], Array] = {}
     totals = []
@@ -105,25 +110,9 @@ def case_totals(terms: Sequence[Term], quantities: Quantities, cases: int) -> li
     return totals
 
 
-def shared_cases(quantity: Cases) -> list[tuple[tuple[int, ...], Array]]:
-    """The distinct arrays of a quantity with the cases that share each."""
-    found: list[tuple[list[int], Array]] = []
-    for case, array in enumerate(quantity):
-        if array is None:
-            continue
-        for cases, known in found:
-            if known is array:
-                cases.append(case)
-                break
-        else:
-            found.append(([case], array))
-    return [(tuple(cases), array) for cases, array in found]
-
-
 def in_one(quantities: Quantities, case: int) -> dict[str, Array]:
     """Quantities in one case, as far as there are any."""
-    found = {name: cases[case] for name, cases in quantities.items()}
-    return {name: array for name, array in found.items() if array is not None}
+    return {name: array for name, cases in quantities.items() for where, array in cases if case in where}
 
 
 def in_case(quantities: Quantities, flags: Sequence[Array]) -> dict[str, Array]:
@@ -132,7 +121,7 @@ def in_case(quantities: Quantities, flags: Sequence[Array]) -> dict[str, Array]:
     picked: dict[str, Array] = {}
     for name, quantity in quantities.items():
         total: Array | None = None
-        for cases, array in shared_cases(quantity):
+        for cases, array in quantity:
             if len(cases) == len(flags):
                 total = array
                 break

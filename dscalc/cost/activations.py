@@ -9,6 +9,7 @@ import numpy as np
 from dscalc.cost.columns import used
 from dscalc.cost.ledger import FULL, NONE, SELECTIVE, coefficients
 from dscalc.cost.ledger_rows import COMPONENTS, DIVISORS
+from dscalc.cost.moments import AT_FIRST, FORWARD_AND_LAST
 from dscalc.cost.placement import StageKinds
 from dscalc.frozen import dataclass
 from dscalc.records import Adapters, Array, Layouts, ModelShape, StackTable
@@ -290,7 +291,7 @@ def activation_quantities(shape: ModelShape, layouts: Layouts, kinds: StageKinds
     kept_layers = kinds.layers - full_recompute_layers(layouts, kinds)
     most = live_layers(shape, layouts, kinds, kept_layers, flying)
     fewer = live_layers(shape, layouts, kinds, kept_layers, np.maximum(flying - 1.0, 0.0))
-    return {name: (most[name], most[name], fewer[name], None) for name in most}
+    return {name: ((FORWARD_AND_LAST, most[name]), (AT_FIRST, fewer[name])) for name in most}
 
 
 def saved(

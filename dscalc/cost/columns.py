@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -10,9 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dscalc.frozen import dataclass
-from dscalc.records import Array, Hardware, Layouts, LossTable, RecipeTable, StackTable
+from dscalc.records import Array, Hardware, Layouts, LossTable, Mask, RecipeTable, StackTable
 
 Table = TypeVar("Table", RecipeTable, LossTable, StackTable)
+
+
+COLUMNS = tuple(field.name for field in fields(Layouts) if field.name != "books")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +103,60 @@ def rows(layouts: Layouts, hardware: Hardware) -> int:
     References:
         [Definition].
     """
-    columns: list[Array] = [getattr(layouts, field.name) for field in fields(Layouts) if field.name != "books"]
+    columns: list[Array] = [getattr(layouts, name) for name in COLUMNS]
     columns += [hardware.usable_bytes, hardware.gpus_per_node, hardware.host_bytes]
     lengths = [len(column) for column in columns]
     return max(lengths) if all(lengths) else 0
+
+
+def narrowed(layouts: Layouts, count: int) -> Layouts:
+    """Layouts with one entry in place of a column that has the same value in every row: less work, the same bits.
+
+    Args:
+        layouts [degrees, (n,)]: the layout columns.
+        count [layouts]: how many layouts there are.
+
+    Returns:
+        The columns, at least one of them as long as before [degrees, (n,) or (1,)].
+
+    Raises:
+        nothing.
+
+    References:
+        [Definition].
+    """
+    same: dict[str, Any] = {}
+    longest = 1
+    for name in COLUMNS:
+        column = getattr(layouts, name)
+        if column.shape[0] > 1 and column[0] == column[-1] and (column == column[0]).all():
+            same[name] = column[:1]
+        else:
+            longest = max(longest, column.shape[0])
+    if same and longest < count:
+        same.popitem()
+    return replace(layouts, **same) if same else layouts
+
+
+def first_of(masks: Sequence[Mask]) -> NDArray[np.uint8]:
+    """Which mask holds first.
+
+    Args:
+        masks [flags, (n,)]: fewer than 255 masks.
+
+    Returns:
+        Position of the first that holds, the number of masks where none does [index, (n,)].
+
+    Raises:
+        nothing.
+
+    References:
+        [Definition].
+    """
+    found = np.zeros(1, dtype=np.uint8)
+    for mask in reversed(masks):
+        found = (found + np.uint8(1)) * ~mask
+    return found
 
 
 def used(code: NDArray[np.intp], count: int) -> NDArray[np.intp]:

@@ -6,11 +6,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dscalc.cost.axes import groups, rules
+from dscalc.cost.columns import first_of, narrowed, rows
 from dscalc.cost.memory import Memory, memory
 from dscalc.frozen import dataclass
 from dscalc.records import Adapters, Hardware, Layouts, Mask, ModelShape
 
 MEMORY_REASON = "memory"
+CHUNK_ROWS = 8192  # rows a call where there are many: less overhead a row, and still in the cache; see tests/benchmarks
+
+# glibc gives freed memory back to the system at once until something larger than it was freed: page faults without end
+np.empty(1 << 21)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +65,20 @@ def evaluate(
     References:
         [Rajbhandari2020], [Korthikanti2022], [Shoeybi2019].
     """
-    derived = groups(layouts)
-    result = memory(model, layouts, hardware, adapters, keep_terms)
-    n = result.total_bytes.shape[0]
-    names, messages, masks = [], [], []
-    first = np.full(n, -1, dtype=np.intp)
-    for number, rule in enumerate(rules()):
-        mask = rule.illegal(layouts, derived, model)
-        names.append(rule.name)
-        messages.append(rule.message)
-        masks.append(np.broadcast_to(mask, (n,)))
-        if mask.any():
-            first = np.where((first < 0) & mask, number, first)
-    over = result.total_bytes > result.usable_bytes  # False where the usable memory is unknown
-    names.append(MEMORY_REASON)
-    messages.append("does not fit in the memory of the GPU")
-    masks.append(over)
-    first = np.where((first < 0) & over, len(names) - 1, first)
-    return Evaluation(result, Reasons(tuple(names), tuple(messages), tuple(masks), first), first < 0)
+    narrow = narrowed(layouts, rows(layouts, hardware))
+    derived = groups(narrow)
+    result = memory(model, narrow, hardware, adapters, keep_terms)
+    masks = [rule.illegal(narrow, derived, model) for rule in rules()]
+    masks.append(result.total_bytes > result.usable_bytes)  # False where the usable memory is unknown
+    shape = result.total_bytes.shape
+    found = np.broadcast_to(first_of(masks), shape)
+    return Evaluation(
+        memory=result,
+        reasons=Reasons(
+            names=(*(rule.name for rule in rules()), MEMORY_REASON),
+            messages=(*(rule.message for rule in rules()), "does not fit in the memory of the GPU"),
+            masks=tuple(mask if mask.shape == shape else np.broadcast_to(mask, shape) for mask in masks),
+            first=np.where(found < len(masks), found.astype(np.intp), -1),
+        ),
+        feasible=found == len(masks),
+    )

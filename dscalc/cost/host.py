@@ -8,9 +8,10 @@ import numpy as np
 
 from dscalc.cost.activations import INPUTS_ON_HOST
 from dscalc.cost.leaves import Columns
+from dscalc.cost.moments import AT_FORWARD
 from dscalc.cost.rank_parameters import stored_parameters
 from dscalc.records import Array, Hardware
-from dscalc.terms import LeafSpec
+from dscalc.terms import LeafSpec, Term, case_totals
 
 GRADIENT_BYTES = 4.0  # the host steps on fp32 gradients
 COPY_BYTES = 2.0
@@ -52,14 +53,19 @@ def host_terms(columns: Columns, hardware: Hardware, held: Mapping[str, Array]) 
     usual, none = layouts.books.constants.gpus_per_node, np.zeros(1)
     ranks = np.minimum(np.where(np.isnan(hardware.gpus_per_node), usual, hardware.gpus_per_node), columns.groups.gpus)
     gradients = checkpoints = none
+    forward = {name: ((AT_FORWARD, array),) for name, array in held.items()}
+
+    def most(term: Term) -> Array:
+        return _most(case_totals([term], forward, 1)[0])
+
     if state.offloaded_optimizer.parts:
-        gradients = layouts.offload_optimizer * (GRADIENT_BYTES * state.owned.of(held))
+        gradients = (GRADIENT_BYTES * layouts.offload_optimizer) * state.owned.of(held)
     if INPUTS_ON_HOST in held and "checkpoint" in columns.layer.kept:
         checkpoints = columns.layer.kept["checkpoint"] * held[INPUTS_ON_HOST]
     return [
-        (OPTIMIZER, ranks * _most(state.offloaded_optimizer.of(held))),
+        (OPTIMIZER, ranks * most(state.offloaded_optimizer)),
         (GRADIENTS, ranks * _most(gradients)),
-        (WEIGHTS, ranks * _most(state.offloaded_weights.of(held))),
+        (WEIGHTS, ranks * most(state.offloaded_weights)),
         (ACTIVATIONS, ranks * _most(checkpoints)),
         (COPY, np.full(1, COPY_BYTES * stored_parameters(columns.shape))),
     ]

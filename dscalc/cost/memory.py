@@ -9,19 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dscalc.cost import state, transient
-from dscalc.cost.columns import rows
+from dscalc.cost.columns import first_of, rows
 from dscalc.cost.host import host_terms
 from dscalc.cost.leaves import Columns, Stages, first_backward_has_run, layout_columns, on_stages
+from dscalc.cost.moments import AT_FORWARD, FIRST_MOMENT, FORWARD_MOMENT, MOMENTS, STEP_MOMENT
 from dscalc.cost.placement import StageKinds, stage_kinds
 from dscalc.cost.symbols import symbols
 from dscalc.frozen import dataclass
-from dscalc.records import Adapters, Array, Hardware, Layouts, Mask, ModelShape, StackTable
+from dscalc.records import Adapters, Array, Hardware, Layouts, ModelShape, StackTable
 from dscalc.terms import Leaf, LeafSpec, case_totals, in_case, in_one
 
 FORWARD_END, LOSS = range(2)  # codes.MOMENTS
 PINNED = 0.1  # of allocated: what waiting buffers pin under pressure, from a replay of the allocator (tests/oracles)
-FORWARD_MOMENT, LAST_MOMENT, FIRST_MOMENT, STEP_MOMENT = range(4)  # moments that are summed apart
-MOMENTS = 4
 Moments = NDArray[np.uint8]
 
 
@@ -117,7 +116,7 @@ def memory(
     moment, kind = _fullest(totals)
     fullest = on_stages(columns, *_pick(kinds, accumulated, kind))
     peak = _peak(columns, hardware, fullest, moment, keep_terms)
-    forward = {name: cases[:1] for name, cases in fullest.quantities.items()}
+    forward = {name: ((AT_FORWARD, held),) for name, held in in_one(fullest.quantities, FORWARD_MOMENT).items()}
     saved = [term for term in columns.terms if term.spec.path.startswith("activations/")]
     host = host_terms(columns, hardware, in_one(stages.quantities, FORWARD_MOMENT))
     usable, error = hardware.usable_bytes, layouts.books.constants.error_fraction
@@ -263,14 +262,6 @@ def pending_buffers(
     return waiting
 
 
-def _first(masks: Sequence[Mask]) -> Moments:
-    """Position of the first mask that holds, the last position where none of the others does."""
-    found = np.zeros(1, dtype=np.uint8)
-    for mask in reversed(masks[:-1]):
-        found = (found + np.uint8(1)) * ~mask
-    return found
-
-
 def _fullest(totals: Sequence[Array]) -> tuple[Moments, Moments]:
     """Moment and stage kind of the largest total, the first ones on a tie."""
     kinds = range(max(total.shape[0] for total in totals))
@@ -281,7 +272,7 @@ def _fullest(totals: Sequence[Array]) -> tuple[Moments, Moments]:
             largest = np.maximum(largest, row)
         most.append(largest)
     best = np.maximum(np.maximum(most[0], most[1]), np.maximum(most[2], most[3]))
-    moment = _first([largest == best for largest in most])
+    moment = first_of([largest == best for largest in most[:-1]])
     at = [moment == number for number in range(MOMENTS)]
     hits = []
     for kind in kinds:
@@ -289,7 +280,7 @@ def _fullest(totals: Sequence[Array]) -> tuple[Moments, Moments]:
         for number in range(1, MOMENTS):
             hit = hit | (at[number] & (totals[number][kind] == best))
         hits.append(hit)
-    return moment, _first(hits)
+    return moment, first_of(hits[:-1])
 
 
 def _pick(kinds: StageKinds, accumulated: Array, kind: Moments) -> tuple[StageKinds, Array]:

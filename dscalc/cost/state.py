@@ -8,6 +8,7 @@ import numpy as np
 
 from dscalc.cost.axes import Groups
 from dscalc.cost.columns import Entries
+from dscalc.cost.moments import ALWAYS, AT_FIRST, AT_STEP, BEFORE_STEP, FORWARD_AND_LAST
 from dscalc.cost.rank_parameters import RankParameters, factored_ratios
 from dscalc.frozen import dataclass
 from dscalc.records import Adapters, Array, Layouts, ModelShape, OptimizerTable, RecipeTable
@@ -310,13 +311,10 @@ def state_quantities(
         now |= {FROZEN_MATRIX: base.matrix, FROZEN_OTHER: base.other, FROZEN_EXPERT: base.expert}
     gradients = held.full_gradients.of(now)
     before = gradients * (held.always + held.after_first * accumulated)
-    unreduced = elements * accumulated if held.unsharded.parts else None
-    return {
-        **{name: (array,) * 4 for name, array in now.items()},
-        GRADIENT_BYTES: (before, before, gradients, gradients * held.at_step),
-        UNREDUCED: (unreduced, unreduced, elements, None),
-        LIVE_DENSE: (dense, dense, dense, None),
-        LIVE_EXPERT: (trained.expert, trained.expert, trained.expert, None),
-        STEP_DENSE: (None, None, None, dense),
-        STEP_EXPERT: (None, None, None, trained.expert),
-    }
+    found: dict[str, Cases] = {name: ((ALWAYS, array),) for name, array in now.items()}
+    found[GRADIENT_BYTES] = ((FORWARD_AND_LAST, before), (AT_FIRST, gradients), (AT_STEP, gradients * held.at_step))
+    if held.unsharded.parts:
+        found[UNREDUCED] = ((FORWARD_AND_LAST, elements * accumulated), (AT_FIRST, elements))
+    found |= {LIVE_DENSE: ((BEFORE_STEP, dense),), LIVE_EXPERT: ((BEFORE_STEP, trained.expert),)}
+    found |= {STEP_DENSE: ((AT_STEP, dense),), STEP_EXPERT: ((AT_STEP, trained.expert),)}
+    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dscalc import codes
+from dscalc.cost import moments
 from dscalc.cost.activations import LayerBytes
 from dscalc.cost.axes import Groups
 from dscalc.cost.columns import Entries
@@ -276,12 +277,12 @@ def transient_quantities(
     """
     one, units = np.ones(1), passing.units
     found: dict[str, Cases] = {
-        ONE: (one,) * 4,
-        IN_FLIGHT: (flying,) * 4,
-        AT_LOSS: (kinds.has_head, None, None, None),
-        AT_LAST: (None, one, None, None),
-        AT_FIRST: (None, None, one, None),
-        IN_BACKWARD: (None, one, one, None),
+        ONE: ((moments.ALWAYS, one),),
+        IN_FLIGHT: ((moments.ALWAYS, flying),),
+        AT_LOSS: ((moments.AT_FORWARD, kinds.has_head),),
+        AT_LAST: ((moments.AT_LAST, one),),
+        AT_FIRST: ((moments.AT_FIRST, one),),
+        IN_BACKWARD: ((moments.BACKWARD, one),),
     }
     if units is not None:
         if adapters is None:
@@ -294,6 +295,6 @@ def transient_quantities(
         backward = np.minimum(roots + kinds.has_head * units.head_backward + units.layers_backward, most)
         largest = np.maximum(kinds.has_head * units.reduced_head, kinds.has_embedding * units.reduced_embedding)
         reduced = np.maximum(largest, units.reduced_layer)
-        found[GATHERED_BYTES] = (forward, backward, backward, None)
-        found[REDUCED_BYTES] = (None, reduced, reduced, None)
+        found[GATHERED_BYTES] = ((moments.AT_FORWARD, forward), (moments.BACKWARD, backward))
+        found[REDUCED_BYTES] = ((moments.BACKWARD, reduced),)
     return found

@@ -13,9 +13,11 @@ from dscalc import codes
 from dscalc.cost import leaves
 from dscalc.cost import memory as memory_module
 from dscalc.cost.columns import rows as rows_of
-from dscalc.cost.memory import FIRST_MOMENT, Memory, memory
+from dscalc.cost.memory import Memory, memory
+from dscalc.cost.moments import FIRST_MOMENT
 from dscalc.records import Adapters, Books, Hardware, Layouts, ModelShape, StackTable
 from dscalc.specs.stack import load_books
+from dscalc.terms import in_one
 
 Columns = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -138,7 +140,7 @@ def full_state(shape: ModelShape, layout: Layouts, adapters: Adapters | None = N
     columns = leaves.layout_columns(shape, layout, adapters)
     kinds = memory_module.stage_kinds(shape, layout)
     stages = leaves.on_stages(columns, kinds, leaves.first_backward_has_run(columns, kinds))
-    now = {name: cases[FIRST_MOMENT] for name, cases in stages.quantities.items() if cases[FIRST_MOMENT] is not None}
+    now = in_one(stages.quantities, FIRST_MOMENT)
     parts = {term.spec.path: term.of(now) for term in (*columns.held.persistent, columns.held.gradients)}
     count, n = stages.kinds.index.shape[0], rows_of(layout, gpu())
     return {path: np.broadcast_to(array, (count, n)) for path, array in parts.items()}
