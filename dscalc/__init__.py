@@ -10,6 +10,7 @@ __all__ = [
     "DscalcError",
     "MemoryAnswer",
     "__version__",
+    "comm",
     "evaluate",
     "load_books",
     "load_cluster",
@@ -20,6 +21,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from dscalc.answers.comm import comm
     from dscalc.answers.memory import MemoryAnswer, memory
     from dscalc.answers.ratio import ratio
     from dscalc.cost.evaluate import evaluate
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "DscalcError": "dscalc.errors",
     "MemoryAnswer": "dscalc.answers.memory",
+    "comm": "dscalc.answers.comm",
     "evaluate": "dscalc.cost.evaluate",
     "load_books": "dscalc.specs.stack",
     "load_cluster": "dscalc.specs.store",

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from dscalc.answers.envelope import envelope
 from dscalc.errors import InputError, UnknownNameError
 
-KINDS = ("gpus", "clusters", "models", "recipes", "stacks", "optimizers", "losses", "schedules")
+KINDS = ("gpus", "clusters", "interconnects", "models", "recipes", "stacks", "optimizers", "losses", "schedules")
 
 
 class Listing(NamedTuple):
@@ -88,7 +88,7 @@ def show(name: str, profiles: Sequence[str] = ()) -> Shown:
     """Everything that has this name, each value with unit, kind and source.
 
     Args:
-        name: id or alias of a GPU, cluster, model, recipe, stack, optimizer, loss or schedule.
+        name: id or alias of a GPU, cluster, interconnect, model, recipe, stack, optimizer, loss or schedule.
         profiles: the user's profile files or folders.
 
     Returns:
@@ -146,6 +146,26 @@ def _clusters(profiles: tuple[str, ...]) -> Listing:
     return Listing("clusters", columns, tuple(rows))
 
 
+def _interconnects(profiles: tuple[str, ...]) -> Listing:
+    from dscalc.specs.store import interconnect_ids, load_interconnect
+
+    columns = (
+        ("id", ""),
+        ("family", ""),
+        ("scope", ""),
+        ("per", ""),
+        ("one_way_bytes_per_s", "bytes/s"),
+        ("latency_s", "s"),
+        ("efficiency", ""),
+    )
+    rows = []
+    for name in interconnect_ids(profiles):
+        link = load_interconnect(name, profiles).spec
+        latency, efficiency = link.latency.base, link.efficiency.base
+        rows.append((link.id, link.family, link.scope, link.per, link.bytes_per_s, latency, efficiency))
+    return Listing("interconnects", columns, tuple(rows))
+
+
 def _models(_: tuple[str, ...]) -> Listing:
     from dscalc.cost.inventory import parameter_counts
     from dscalc.specs.model import load_model, preset_names
@@ -200,6 +220,7 @@ def _schedules(_: tuple[str, ...]) -> Listing:
 _LISTS: dict[str, Callable[[tuple[str, ...]], Listing]] = {
     "gpus": _gpus,
     "clusters": _clusters,
+    "interconnects": _interconnects,
     "models": _models,
     "recipes": _books("recipes"),
     "stacks": _books("stacks"),
@@ -211,9 +232,9 @@ _LISTS: dict[str, Callable[[tuple[str, ...]], Listing]] = {
 
 def _found(name: str, profiles: tuple[str, ...]) -> Iterator[Entry]:
     from dscalc.specs.stack import entries
-    from dscalc.specs.store import load_cluster, load_gpu
+    from dscalc.specs.store import load_cluster, load_gpu, load_interconnect
 
-    for kind, load in (("gpu", load_gpu), ("cluster", load_cluster)):
+    for kind, load in (("gpu", load_gpu), ("cluster", load_cluster), ("interconnect", load_interconnect)):
         try:
             resolved = load(name, profiles)
         except (UnknownNameError, InputError):

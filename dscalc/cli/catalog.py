@@ -9,7 +9,7 @@ import click
 from dscalc.cli.options import SharedCommand, collect, shared
 from dscalc.cli.output import deliver
 
-_KINDS = ("gpus", "clusters", "models", "recipes", "stacks", "optimizers", "losses", "schedules")
+_KINDS = ("gpus", "clusters", "interconnects", "models", "recipes", "stacks", "optimizers", "losses", "schedules")
 
 
 def _profiles(given: dict[str, Any]) -> tuple[str, ...]:
@@ -20,7 +20,7 @@ def _profiles(given: dict[str, Any]) -> tuple[str, ...]:
 @click.argument("kind", metavar="KIND", type=click.Choice(_KINDS, case_sensitive=False))
 @shared(only=("profile", "format", "output", "force", "quiet"), scenario=False)
 def list_command(kind: str, **params: Any) -> None:
-    """What ships of one KIND: gpus, clusters, models, recipes, stacks, optimizers, losses or schedules."""
+    """What ships of one KIND: gpus, clusters, interconnects, models, recipes, stacks, optimizers and more."""
     given, output = collect(params)
     from dscalc.answers.catalog import listing
     from dscalc.report.catalog import render_listing

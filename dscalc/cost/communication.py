@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from dscalc.cost.axes import groups
 from dscalc.cost.collectives import algorithm_names, collective
-from dscalc.cost.geometry import place
+from dscalc.cost.geometry import Place, place
 from dscalc.cost.model_transfers import model_parallel
 from dscalc.cost.placement import stage_kinds
 from dscalc.cost.rank_parameters import adapter_sums, part_sums, rank_parameters
-from dscalc.cost.transfers import Transfer, busiest, data_parallel
+from dscalc.cost.transfers import Stage, Transfer, busiest, data_parallel
 from dscalc.records import Adapters, Array, Layouts, Mask, ModelShape, Network
 
 
@@ -76,19 +76,66 @@ def communication(
         [Rajbhandari2020] section 7, [Shoeybi2019] section 3, [Korthikanti2022] section 4.2, [Narayanan2021] section 3.
     """
     derived = groups(layouts)
-    kinds = stage_kinds(model, layouts)
-    sums = part_sums(model) if adapters is None else adapter_sums(model, adapters)
-    parameters = rank_parameters(model, sums, layouts, kinds)
-    stage = busiest(model, parameters, kinds.layers, kinds.moe_layers, kinds.has_embedding, kinds.has_head)
+    stage = listed_stage(model, layouts, adapters)
     wire = layouts.books.recipes.reduce[layouts.recipe] if gradient_bytes is None else gradient_bytes
     transfers = data_parallel(model, layouts, derived, stage, wire)
-    transfers += model_parallel(model, layouts, stage, wire, adapters)
-    return tuple(_timed(transfer, network, (algorithms or {}).get(transfer.op)) for transfer in transfers)
+    transfers += model_parallel(model, layouts, derived, stage, wire, adapters)
+    return tuple(timed(transfer, derived.gpus, network, (algorithms or {}).get(transfer.op)) for transfer in transfers)
 
 
-def _timed(transfer: Transfer, network: Network, algorithm: str | None) -> Collective:
-    group, stride, zero = transfer.group, transfer.stride, transfer.calls * 0.0
-    places = [place(group + zero, stride + zero, tier.gpus + zero) for tier in network.tiers[:-1]]
+def listed_stage(model: ModelShape, layouts: Layouts, adapters: Adapters | None = None) -> Stage:
+    """The stage whose collectives are listed: the one with the most parameters.
+
+    Args:
+        model [elements, (1,)]: the model's shape.
+        layouts [degrees, (n,)]: the layout columns.
+        adapters [rank, (1,)]: low-rank adapters on a frozen base, or None.
+
+    Returns:
+        The stage [counts, (n,)].
+
+    Raises:
+        nothing.
+
+    References:
+        [Definition].
+    """
+    kinds = stage_kinds(model, layouts)
+    whole = rank_parameters(model, part_sums(model), layouts, kinds)
+    if adapters is None:
+        return busiest(layouts, kinds, whole)
+    trained = rank_parameters(model, adapter_sums(model, adapters), layouts, kinds)
+    return busiest(layouts, kinds, trained, whole, adapters)
+
+
+def timed(transfer: Transfer, gpus: Array, network: Network, algorithm: str | None = None) -> Collective:
+    """Where a transfer's group lies on a network, and how long its calls take.
+
+    Args:
+        transfer [bytes, (n,)]: the transfer.
+        gpus [GPUs, (n,)]: GPUs of the job: they fill domains in the order of their ranks, so that a job no larger than
+            a domain lies in one whatever its groups.
+        network [tiers, (1,)]: the network.
+        algorithm [name, (1,)]: the algorithm to force; None: the fastest that the library considers.
+
+    Returns:
+        The collective [bytes and s, (n,)].
+
+    Raises:
+        ValueError: no such algorithm for the operation.
+
+    References:
+        [Narayanan2021] section 3.2; [Nccl].
+    """
+    stride, zero = transfer.stride, transfer.calls * 0.0
+    group, paired = transfer.group, np.asarray(transfer.line > 1.0)
+    line = np.where(paired, transfer.line, group)
+    places = [
+        place(line + zero, stride + zero, np.where(gpus <= tier.gpus, np.inf, tier.gpus) + zero)
+        for tier in network.tiers[:-1]
+    ]
+    if np.any(paired):
+        places = [_two_ends(found, group + zero, paired) for found in places]
     if places:
         inside, domains = np.stack([p.inside for p in places]), np.stack([p.domains for p in places])
         misaligned = np.logical_or.reduce([p.misaligned for p in places])
@@ -117,3 +164,10 @@ def _timed(transfer: Transfer, network: Network, algorithm: str | None) -> Colle
         tier=found.tier,
         extrapolated=np.asarray(found.extrapolated & sent),
     )
+
+
+def _two_ends(found: Place, group: Array, paired: Mask) -> Place:
+    """Two stages of a pipeline: in one domain where the whole pipeline is, else in two."""
+    apart = paired & (found.domains > 1.0)
+    inside = np.where(apart, 1.0, np.where(paired, group, found.inside))
+    return Place(inside, np.where(apart, 2.0, found.domains), np.asarray(found.misaligned & ~paired))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from dscalc.frozen import dataclass
 from dscalc.records import Array, Mask
 
 
@@ -22,8 +21,8 @@ def place(group: Array, stride: Array, domain: Array) -> Place:
     """Members inside a domain and domains crossed, for the worst-placed group of its kind.
 
     Ranks r, r + q, ..., r + (k-1) q form a group; consecutive ranks fill domains of W. n_in = min(k, max(1,
-    floor(gcd(W, q k) / q))); one
-    domain is crossed where q k divides W, else ceil(k / n_in). Groups are aligned where W divides q k or q k divides W.
+    floor(gcd(W, q k) / q))); one domain is crossed where q k divides W, else ceil(k / n_in). Groups are aligned where W
+    divides q k or q k divides W.
 
     Args:
         group [ranks, (n,)]: members k.
@@ -41,11 +40,12 @@ def place(group: Array, stride: Array, domain: Array) -> Place:
     """
     span = group * stride
     unbounded = ~np.isfinite(domain)
-    width = np.where(unbounded, span, domain)
-    shared = np.gcd(width.astype(np.int64), span.astype(np.int64)).astype(np.float64)
+    width = np.where(unbounded, 1.0, domain)
+    rest = np.fmod(span, width)  # gcd(W, qk) = gcd(W, qk mod W), which no product of degrees overflows
+    shared = np.gcd(width.astype(np.int64), rest.astype(np.int64)).astype(np.float64)
     inside = np.minimum(group, np.maximum(1.0, np.floor(shared / stride)))
     whole = unbounded | (np.floor(width / span) * span == width)
     inside = np.where(whole, group, inside)
     domains = np.where(whole, 1.0, np.ceil(group / inside))
-    aligned = whole | (np.floor(span / width) * width == span)
+    aligned = whole | (rest == 0.0)
     return Place(inside, domains, np.asarray(~aligned & (group > 1.0)))

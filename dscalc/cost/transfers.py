@@ -9,15 +9,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from dscalc.cost.axes import Groups
+from dscalc.cost.placement import StageKinds
 from dscalc.cost.rank_parameters import RankParameters
-from dscalc.records import Array, Layouts, ModelShape
+from dscalc.cost.schedule import SCHEDULES, chunks_per_stage
+from dscalc.records import Adapters, Array, Layouts, ModelShape
+
+TWO_COPIES = "both"  # a schedule that keeps every chunk on two stages, each for half of the micro-batches
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
     """One kind of collective of a layout; arrays (n,).
 
-    ``exposed_calls`` are the calls that no compute can hide even when it is long enough.
+    ``exposed_calls`` are the calls that no compute can hide even when it is long enough. ``line``: where the group is
+    two stages of a pipeline, the stages of that pipeline; 0 elsewhere.
     """
 
     axis: str
@@ -31,32 +36,45 @@ class Transfer:
     exposed_calls: Array
     formula: str
     source: str
+    line: Array | float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The stage whose transfers are listed: the one that holds the most parameters; arrays (n,)."""
+    """The stage whose transfers are listed: the one that holds the most parameters; arrays (n,).
 
+    ``runs`` are the micro-batches that each of its chunks sees in a step, ``chunks`` how many chunks it holds.
+    """
+
+    index: Array
+    runs: Array
+    chunks: Array
+    turn: Array  # 1: the next chunk lies on the same stage (the turn of a V)
     layers: Array
     moe_layers: Array
     dense_parameters: Array
     expert_parameters: Array
     has_embedding: Array
     has_head: Array
+    frozen_dense_bytes: Array | float = 0.0  # of a frozen base, as stored: ZeRO-3 gathers it too
+    frozen_expert_bytes: Array | float = 0.0
 
 
 def busiest(
-    shape: ModelShape, parameters: RankParameters, layers: Array, moe_layers: Array, embedding: Array, head: Array
+    layouts: Layouts,
+    kinds: StageKinds,
+    parameters: RankParameters,
+    base: RankParameters | None = None,
+    adapters: Adapters | None = None,
 ) -> Stage:
     """The stage kind that holds the most parameters.
 
     Args:
-        shape [elements, (1,)]: the model.
+        layouts [degrees, (n,)]: the layout columns.
+        kinds [counts, (kinds, n)]: the stage kinds.
         parameters [elements, (kinds, n)]: parameters with gradients.
-        layers [layers, (kinds, n)]: layers of each kind.
-        moe_layers [layers, (kinds, n)]: layers with experts.
-        embedding [count, (kinds, n)]: embedding tables.
-        head [count, (kinds, n)]: heads.
+        base [elements, (kinds, n)]: the frozen base under ``adapters``, or None.
+        adapters [rank, (1,)]: low-rank adapters on a frozen base, or None.
 
     Returns:
         That stage [counts, (n,)].
@@ -65,18 +83,39 @@ def busiest(
         nothing.
 
     References:
-        [Definition].
+        [Definition]; [DeepSeekV3] section 3.2.1 for chunks kept on two stages, [Qi2024] for those that form a V.
     """
-    dense = parameters.matrix + parameters.other
-    expert = parameters.expert + 0.0 * dense if shape.experts else 0.0 * dense
-    total = dense + expert
+    zero = 0.0 * (kinds.layers + layouts.pp + layouts.n_micro + parameters.dense)
+    dense, expert = parameters.dense + zero, parameters.expert + zero
+    total = dense + expert if base is None else dense + expert + base.dense + base.expert
     kind = np.argmax(total, axis=0)
     columns = np.arange(total.shape[1])
 
     def at(values: Array) -> Array:
         return np.asarray(np.broadcast_to(values, total.shape)[kind, columns])
 
-    return Stage(at(layers), at(moe_layers), at(dense), at(expert), at(embedding), at(head))
+    frozen: tuple[Array | float, Array | float] = (0.0, 0.0)
+    if base is not None and adapters is not None:
+        matrices, rest = adapters.base_matrix_bytes, adapters.base_other_bytes
+        frozen = (at(base.matrix * matrices + base.other * rest), at(base.expert * matrices))
+    copies = np.asarray([2.0 if s.placement == TWO_COPIES else 1.0 for s in SCHEDULES]).take(layouts.schedule)
+    folded = np.asarray([0.0 if s.placement == "loop" else 1.0 for s in SCHEDULES]).take(layouts.schedule)
+    veed = np.asarray([1.0 if s.placement == "vee" else 0.0 for s in SCHEDULES]).take(layouts.schedule)
+    index = at(kinds.index)
+    return Stage(
+        index=index,
+        runs=at(layouts.n_micro / copies),
+        chunks=at(np.where(folded > 0.0, 2.0, chunks_per_stage(layouts))),
+        turn=at(veed * (index == layouts.pp - 1.0)),
+        layers=at(kinds.layers),
+        moe_layers=at(kinds.moe_layers),
+        dense_parameters=at(dense),
+        expert_parameters=at(expert),
+        has_embedding=at(kinds.has_embedding),
+        has_head=at(kinds.has_head),
+        frozen_dense_bytes=frozen[0],
+        frozen_expert_bytes=frozen[1],
+    )
 
 
 def data_parallel(
@@ -100,15 +139,22 @@ def data_parallel(
     References:
         [Rajbhandari2020] section 7, [Zhao2023] section 3.
     """
-    transfers = _sharded(
-        layouts, groups.dp_cp, groups.shard, layouts.tp, stage.dense_parameters, stage, gradient_bytes, "dp"
-    )
+    held = _Held(stage.dense_parameters, stage.frozen_dense_bytes, stage.layers + stage.has_embedding + stage.has_head)
+    transfers = _sharded(layouts, groups.dp_cp, groups.shard, layouts.tp, held, stage, gradient_bytes, "dp")
     if shape.experts:
         stride = layouts.etp * layouts.ep
-        transfers += _sharded(
-            layouts, groups.edp, groups.expert_shard, stride, stage.expert_parameters, stage, gradient_bytes, "edp"
-        )
+        held = _Held(stage.expert_parameters, stage.frozen_expert_bytes, stage.moe_layers)
+        transfers += _sharded(layouts, groups.edp, groups.expert_shard, stride, held, stage, gradient_bytes, "edp")
     return transfers
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What a rank of a data-parallel group holds, and in how many units FSDP wraps it."""
+
+    parameters: Array
+    frozen_bytes: Array | float
+    units: Array
 
 
 def _sharded(
@@ -116,7 +162,7 @@ def _sharded(
     group: Array,
     shard: Array,
     stride: Array,
-    parameters: Array,
+    held: _Held,
     stage: Stage,
     gradient_bytes: Array,
     axis: str,
@@ -125,25 +171,28 @@ def _sharded(
     stacks, stack = books.stacks, layouts.stack
     zero = layouts.zero
     weight_bytes = books.recipes.gather[layouts.recipe]
-    gradients, weights = parameters * gradient_bytes, parameters * weight_bytes
+    gradients, weights = held.parameters * gradient_bytes, held.parameters * weight_bytes
+    trained = held.parameters > 0.0
+    gathered = weights + held.frozen_bytes
     replicas = layouts.dp_replicate
-    units = np.maximum(stage.layers + stage.has_embedding + stage.has_head, 1.0)
+    units = np.maximum(held.units, 1.0)
     bucket = np.maximum(stacks.reduce_bucket_bytes[stack], 1.0)
     pieces = np.maximum(np.ceil(gradients / bucket), 1.0)
     by_unit = stacks.unit_reduce[stack] > 0.0
     three, two, one, none = zero >= 3.0, zero == 2.0, zero == 1.0, zero == 0.0
     staged = (layouts.pp > 1.0) & by_unit & (stacks.reshard_in_pipeline[stack] == 0.0) & three
     once = (layouts.no_sync > 0.0) | staged
-    reductions = np.where((three | two) & ~once, layouts.n_micro, 1.0)
+    reductions = np.where((three | two) & ~once, stage.runs, 1.0)
     reduce_pieces = np.where(three & by_unit, units, pieces)
     hide = stacks.gradient_overlap[stack] > 0.0
-    reduce_calls = np.where(none, 0.0, reductions * reduce_pieces)
-    gather_passes = np.where(staged, 1.0, layouts.n_micro * np.where(layouts.reshard > 0.0, 2.0, 1.0))
-    unit_calls = np.where(three, gather_passes * units, 0.0)
+    reduce_calls = np.where(none | ~trained, 0.0, reductions * reduce_pieces)
+    gather_passes = np.where(staged, 1.0, stage.runs * np.where(layouts.reshard > 0.0, 2.0, 1.0))
+    unit_calls = np.where(three & (gathered > 0.0), gather_passes * units, 0.0)
     ahead = stacks.weight_overlap[stack] > 0.0
-    step_calls = np.where(one | two, pieces, 0.0)
+    step_calls = np.where((one | two) & trained, pieces, 0.0)
     reduce_exposed = np.where(hide, np.where(none, 0.0, 1.0), reduce_calls)
-    summed = np.where(none, pieces, 0.0)
+    summed = np.where(none & trained, pieces, 0.0)
+    owned = np.where(none | (replicas == 1.0) | ~trained, 0.0, 1.0)
     return [
         Transfer(
             axis,
@@ -191,7 +240,7 @@ def _sharded(
             "every",
             np.where(three, shard, 1.0),
             stride,
-            weights / units,
+            gathered / units,
             unit_calls,
             np.where(ahead, np.minimum(unit_calls, 1.0), unit_calls),
             "N_r b_w, forward and again in backward where resharded, every micro-batch",
@@ -205,8 +254,8 @@ def _sharded(
             np.where(none, 1.0, replicas),
             stride * shard,
             gradients / shard,
-            np.where(none | (replicas == 1.0), 0.0, 1.0),
-            np.where(none | (replicas == 1.0), 0.0, 1.0),
+            owned,
+            owned,
             "N_r b_r / k_shard, once a step (HSDP)",
             "[Zhao2023] section 3.2.2",
         ),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dscalc.report.export import to_csv, to_json, to_markdown
 from dscalc.report.screen import QUIET, STRONG, Screen, Span
-from dscalc.units import format_bytes, format_count, format_flop_rate, format_rate
+from dscalc.units import format_bytes, format_count, format_flop_rate, format_rate, format_time
 
 if TYPE_CHECKING:
     from dscalc.answers.catalog import Listing, Shown
@@ -16,9 +16,10 @@ _FORMATS: dict[str, Callable[[float], str]] = {
     "bytes": format_bytes,
     "FLOP/s": format_flop_rate,
     "bytes/s": format_rate,
+    "s": format_time,
     "parameters": format_count,
 }
-_SUFFIXES = ("_flop_per_s", "_bytes_per_s", "_bytes", "_params")
+_SUFFIXES = ("_flop_per_s", "_bytes_per_s", "_bytes", "_params", "_s")
 _WRAPPED = ("summary", "source")
 
 

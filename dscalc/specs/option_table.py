@@ -28,6 +28,7 @@ Kind = Literal[
 
 LARGEST = 10**9  # of any degree, batch, length or shape number
 LARGEST_PARAMS = 10**15
+LARGEST_TRACE = 16  # ranks of a ring that is shown step by step
 
 PRECISIONS = ("bf16", "fp16", "fp8", "fp32")
 BASE_PRECISIONS = ("bf16", "nf4")
@@ -48,7 +49,7 @@ class Option(NamedTuple):
         catalog: ``recipes``, ``stacks``, ``optimizers`` or ``losses`` where the words ship in a data file.
         metavar: what ``--help`` shows for the value.
         minimum, maximum: range of a whole number.
-        uses: what the option bears on, ``memory``, ``time`` or both.
+        uses: what the option bears on: ``memory``, ``time`` (or both), or the one command ``comm``.
     """
 
     name: str
@@ -180,6 +181,23 @@ TABLE: tuple[Option, ...] = (
     ),
     Option(
         "latency", "hardware", "time", "Latency of one step of a collective, e.g. 5us.", metavar="TIME", uses="time"
+    ),
+    Option(
+        "algorithm",
+        "hardware",
+        "names",
+        "Algorithm of a collective, e.g. all-reduce=ring (repeat); default: the fastest.",
+        metavar="OP=NAME",
+        uses="comm",
+    ),
+    Option(
+        "trace_ring",
+        "hardware",
+        "whole",
+        "Also move a small tensor around a ring of K ranks, step by step.",
+        metavar="K",
+        maximum=LARGEST_TRACE,
+        uses="comm",
     ),
     # ----------------------------------------------------------------------------------------------------- layout
     _degree("dp", "data_parallel_size"),
