@@ -90,10 +90,10 @@ def case_totals(terms: Sequence[Term], quantities: Quantities, cases: int) -> li
             product = quantity if factor is None else factor * quantity
             if where not in sums:
                 sums[where] = product
-            elif factor is None or product.shape != np.broadcast_shapes(product.shape, sums[where].shape):
-                sums[where] = sums[where] + product
+            elif factor is not None and product.shape == sums[where].shape:
+                sums[where] = np.add(sums[where], product, out=product)  # nobody else has the product
             else:
-                sums[where] = np.add(sums[where], product, out=product)
+                sums[where] = sums[where] + product
     order = sorted(sums, key=lambda where: (-len(where), where))
     partial: dict[tuple[tuple[int, ...], ...], Array] = {}
     totals = []

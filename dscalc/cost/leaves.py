@@ -84,8 +84,8 @@ def layout_columns(shape: ModelShape, layouts: Layouts, adapters: Adapters | Non
     return Columns(shape, layouts, adapters, found, derived, base, trained, layer, held, passing, terms)
 
 
-def first_backward_has_run(columns: Columns, kinds: StageKinds) -> Array:
-    """Where a backward has already run when a stage is fullest.
+def loads(columns: Columns, kinds: StageKinds) -> tuple[Array, Array]:
+    """Micro-batches in flight on each stage, and where a backward has already run when it is fullest.
 
     The last stage stands for the middle ones, of which one has run a backward when the last one has.
 
@@ -94,7 +94,7 @@ def first_backward_has_run(columns: Columns, kinds: StageKinds) -> Array:
         kinds [counts, (kinds, n)]: the stage kinds.
 
     Returns:
-        1 where it has, else 0 [flags, (kinds, n)].
+        Micro-batches; flags, 1 or 0 [micro-batches, (kinds, n)].
 
     Raises:
         nothing.
@@ -102,17 +102,19 @@ def first_backward_has_run(columns: Columns, kinds: StageKinds) -> Array:
     References:
         [Narayanan2021] section 2.2.
     """
-    ends = kinds.index if kinds.index.shape[0] == 1 else kinds.index[[0, -1]]
-    flags = (columns.layouts.n_micro > in_flight(columns.layouts, ends)).astype(np.float64)
-    return flags[[0, *[-1] * (kinds.index.shape[0] - 1)]]
+    flying = in_flight(columns.layouts, kinds.index)
+    ends = flying if len(flying) == 1 else flying[[0, -1]]
+    flags = (columns.layouts.n_micro > ends).astype(np.float64)
+    return flying, flags[[0, *[-1] * (len(flying) - 1)]]
 
 
-def on_stages(columns: Columns, kinds: StageKinds, accumulated: Array) -> Stages:
+def on_stages(columns: Columns, kinds: StageKinds, flying: Array, accumulated: Array) -> Stages:
     """What stages hold of everything that the leaves are multiples of.
 
     Args:
         columns [coefficients, (n,)]: from ``layout_columns``.
         kinds [counts, (kinds, n)]: the stages: the kinds of each layout, or one of them alone, then (n,).
+        flying [micro-batches, (kinds, n)]: micro-batches in flight, from ``loads``.
         accumulated [flags, (kinds, n)]: 1 where a backward has already run when the stage is fullest.
 
     Returns:
@@ -127,7 +129,6 @@ def on_stages(columns: Columns, kinds: StageKinds, accumulated: Array) -> Stages
     shape, layouts, adapters = columns.shape, columns.layouts, columns.adapters
     base = stage_parameters(shape, columns.base, kinds)
     trained = base if adapters is None else stage_parameters(shape, columns.trained, kinds)
-    flying = in_flight(layouts, kinds.index)
     own = state.state_quantities(columns.held, base, trained, adapters, accumulated)
     quantities = {
         **own,

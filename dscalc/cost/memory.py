@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dscalc.cost import state, transient
 from dscalc.cost.columns import first_of, rows
 from dscalc.cost.host import host_terms
-from dscalc.cost.leaves import Columns, Stages, first_backward_has_run, layout_columns, on_stages
+from dscalc.cost.leaves import Columns, Stages, layout_columns, loads, on_stages
 from dscalc.cost.moments import AT_FORWARD, FIRST_MOMENT, FORWARD_MOMENT, MOMENTS, STEP_MOMENT
 from dscalc.cost.placement import StageKinds, stage_kinds
 from dscalc.cost.symbols import symbols
@@ -109,12 +109,12 @@ def memory(
     """
     columns = layout_columns(shape, layouts, adapters)
     kinds = stage_kinds(shape, layouts)
-    accumulated = first_backward_has_run(columns, kinds)
-    stages = on_stages(columns, kinds, accumulated)
+    load = loads(columns, kinds)
+    stages = on_stages(columns, kinds, *load)
     totals = case_totals(columns.terms, stages.quantities, MOMENTS)
     n = rows(layouts, hardware)
     moment, kind = _fullest(totals)
-    fullest = on_stages(columns, *_pick(kinds, accumulated, kind))
+    fullest = on_stages(columns, *_pick(kinds, load, kind))
     peak = _peak(columns, hardware, fullest, moment, keep_terms)
     forward = {name: ((AT_FORWARD, held),) for name, held in in_one(fullest.quantities, FORWARD_MOMENT).items()}
     saved = [term for term in columns.terms if term.spec.path.startswith("activations/")]
@@ -143,7 +143,7 @@ def memory(
         peak_moment=whole(peak.moment),
         in_flight=whole(peak.stage.flying),
         held_parameters=whole(peak.stage.elements),
-        stages=_stage_rows(columns, hardware, kinds, accumulated, totals, whole) if keep_terms else (),
+        stages=_stage_rows(columns, hardware, kinds, load, totals, whole) if keep_terms else (),
         terms=_leaves(columns, peak, whole) if keep_terms else (),
     )
 
@@ -283,24 +283,28 @@ def _fullest(totals: Sequence[Array]) -> tuple[Moments, Moments]:
     return moment, first_of(hits[:-1])
 
 
-def _pick(kinds: StageKinds, accumulated: Array, kind: Moments) -> tuple[StageKinds, Array]:
-    """One stage of each layout, and whether a backward has run when it is fullest."""
+def _pick(kinds: StageKinds, load: tuple[Array, Array], kind: Moments) -> tuple[StageKinds, Array, Array]:
+    """One stage of each layout, its micro-batches in flight, and whether a backward has run when it is fullest."""
     code = kind.astype(np.intp)
+    places = {1: code}  # by the width of an array
 
     def pick(values: Array) -> Array:
         count, n = values.shape
-        place = code * n + np.arange(n) if n > 1 else code
-        picked: Array = values[0] if count == 1 else values.reshape(-1).take(place)
+        if n not in places:
+            places[n] = code * n + np.arange(n)
+        picked: Array = values[0] if count == 1 else values.reshape(-1).take(places[n])
         return picked
 
-    return StageKinds(*(pick(getattr(kinds, field.name)) for field in fields(StageKinds))), pick(accumulated)
+    flying, accumulated = load
+    stage = StageKinds(*(pick(getattr(kinds, field.name)) for field in fields(StageKinds)))
+    return stage, pick(flying), pick(accumulated)
 
 
 def _stage_rows(
     columns: Columns,
     hardware: Hardware,
     kinds: StageKinds,
-    accumulated: Array,
+    load: tuple[Array, Array],
     totals: Sequence[Array],
     whole: Callable[[Array], Array],
 ) -> tuple[StageRow, ...]:
@@ -309,7 +313,9 @@ def _stage_rows(
     for number in range(kinds.index.shape[0]):
         moment, _ = _fullest([total[number : number + 1] for total in totals])
         only = StageKinds(*(getattr(kinds, field.name)[number] for field in fields(StageKinds)))
-        at = _peak(columns, hardware, on_stages(columns, only, accumulated[number]), moment, keep=False)
+        at = _peak(
+            columns, hardware, on_stages(columns, only, *(values[number] for values in load)), moment, keep=False
+        )
         row = (only.index, at.moment, at.total, at.allocated, at.reserved, at.device)
         found.append(StageRow(*(whole(values) for values in row)))
     return tuple(found)

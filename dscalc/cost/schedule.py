@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from dscalc import codes
@@ -73,6 +74,15 @@ def chunks_per_stage(layouts: Layouts) -> Array:
     return np.where(layouts.schedule == INTERLEAVED, layouts.vpp, 1.0)
 
 
+@lru_cache(maxsize=1)
+def _by_schedule() -> Array:
+    import numpy as np
+
+    return np.asarray(
+        [[getattr(s, name) for s in SCHEDULES] for name in ("constant", "stages", "after", "virtual", "share")]
+    )
+
+
 def in_flight(layouts: Layouts, stage: Array) -> Array:
     """Micro-batches whose activations a stage holds at its fullest, in units of all the stage's layers.
 
@@ -92,8 +102,7 @@ def in_flight(layouts: Layouts, stage: Array) -> Array:
     """
     import numpy as np
 
-    table = np.asarray([(s.constant, s.stages, s.after, s.virtual, s.share) for s in SCHEDULES])
-    constant, stages, after, virtual, share = table.T.take(layouts.schedule, axis=1)
+    constant, stages, after, virtual, share = _by_schedule().take(layouts.schedule, axis=1)
     chunks = chunks_per_stage(layouts)
     base = constant + stages * layouts.pp + virtual * ((chunks - 1.0) * layouts.pp)
     limit = base + after * (layouts.pp - 1.0) - after * stage

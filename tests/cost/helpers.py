@@ -139,7 +139,7 @@ def full_state(shape: ModelShape, layout: Layouts, adapters: Adapters | None = N
     """State as it is after a backward (gradients exist), part by part, for every stage kind: arrays (kinds, n)."""
     columns = leaves.layout_columns(shape, layout, adapters)
     kinds = memory_module.stage_kinds(shape, layout)
-    stages = leaves.on_stages(columns, kinds, leaves.first_backward_has_run(columns, kinds))
+    stages = leaves.on_stages(columns, kinds, *leaves.loads(columns, kinds))
     now = in_one(stages.quantities, FIRST_MOMENT)
     parts = {term.spec.path: term.of(now) for term in (*columns.held.persistent, columns.held.gradients)}
     count, n = stages.kinds.index.shape[0], rows_of(layout, gpu())
