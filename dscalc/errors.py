@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 
 
 class DscalcError(Exception):
@@ -38,6 +37,8 @@ class UnknownNameError(DscalcError):
     """A GPU, cluster, model, recipe or stack name that nothing declares; suggests the nearest ones."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str], *, where: str | None = None) -> None:
+        from difflib import get_close_matches  # only faults need it
+
         names = sorted(set(known))
         lowered = {n.lower(): n for n in names}
         near = [lowered[m] for m in get_close_matches(name.lower(), list(lowered), n=4, cutoff=0.4)]

@@ -8,7 +8,6 @@ from itertools import groupby
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from dscalc.report.export import to_csv, to_json, to_markdown
 from dscalc.report.screen import (
     BAD,
     GOOD,
@@ -64,14 +63,20 @@ def render(
     Returns:
         Text that ends with a newline.
     """
+    if form != "table":
+        return _file(answer, form, explain)
+    return line(answer) + "\n" if quiet else screen(answer, explain=explain, colour=colour)
+
+
+def _file(answer: MemoryAnswer, form: str, explain: bool) -> str:
+    from dscalc.report.export import to_csv, to_json  # loaded where used: start-up counts
+
     if form == "json":
         return to_json(answer.to_json())
     if form == "csv":
         rows = [{"path": t.path, "bytes": t.bytes, "formula": t.formula, "source": t.source} for t in answer.terms]
         return to_csv(rows, COLUMNS)
-    if form == "markdown":
-        return _markdown(answer, explain)
-    return line(answer) + "\n" if quiet else screen(answer, explain=explain, colour=colour)
+    return _markdown(answer, explain)
 
 
 def verdict(answer: MemoryAnswer) -> str:
@@ -328,6 +333,8 @@ def _warnings(out: Screen, answer: MemoryAnswer) -> None:
 
 
 def _markdown(answer: MemoryAnswer, explain: bool) -> str:
+    from dscalc.report.export import to_markdown
+
     scale = scale_of(answer.total_bytes)
     header = ["term", scale.unit, "share", *(["formula", "source"] if explain else [])]
     rows = [

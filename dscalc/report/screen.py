@@ -6,7 +6,6 @@ Lines are spans of text with a style; rich turns styles into colour and is loade
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -17,6 +16,7 @@ from dscalc.units import GB, KB, KILO, MB, TB
 
 WIDEST = 140  # columns; longer lines are hard to read
 NARROWEST = 60
+_USUAL = 80
 GAP = 2  # blanks between columns
 LEAST_FILL = 24  # characters of a wrapping column
 ONE_DECIMAL = KILO  # from here on one decimal suffices
@@ -159,11 +159,22 @@ def _wrap(text: str, width: int) -> list[str]:
     return textwrap.wrap(text, width, break_on_hyphens=False) if len(text) > width else [text]
 
 
+def _columns() -> int:
+    """Width of the terminal: ``COLUMNS``, else what the terminal says, else 80."""
+    given = os.environ.get("COLUMNS", "")
+    if given.isdecimal() and int(given):
+        return int(given)
+    try:
+        return os.get_terminal_size(sys.__stdout__.fileno()).columns or _USUAL  # type: ignore[union-attr]
+    except (AttributeError, OSError, ValueError):  # not a terminal
+        return _USUAL
+
+
 class Screen:
     """Collects lines and gives them at once, with colour on a terminal only."""
 
     def __init__(self, *, colour: bool | None = None, width: int | None = None) -> None:
-        found = width or shutil.get_terminal_size((80, 24)).columns
+        found = width or _columns()
         self.width = max(NARROWEST, min(WIDEST, found))
         terminal = sys.stdout.isatty() if colour is None else colour
         self.colour = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

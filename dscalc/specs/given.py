@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dscalc.errors import InputError
 from dscalc.specs.option_table import OPTIONS
 from dscalc.specs.options import read_word
-from dscalc.specs.scenario import load_scenario
 
 
 def gather(options: Mapping[str, object]) -> dict[str, object]:
@@ -38,5 +37,7 @@ def gather(options: Mapping[str, object]) -> dict[str, object]:
             )
         given[name] = parsed
     if scenario is not None:
+        from dscalc.specs.scenario import load_scenario  # reads TOML
+
         given = {**load_scenario(str(scenario)), **given}
     return {name: given[name] for name in OPTIONS if name in given}

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +52,7 @@ class Resolved:
 
 @cache
 def _presets() -> dict[str, dict[str, Any]]:
-    text = files("dscalc.specs").joinpath("presets.json").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("presets.json").read_text(encoding="utf-8")
     loaded: dict[str, dict[str, Any]] = json.loads(text)
     return loaded
 

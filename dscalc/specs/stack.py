@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from functools import lru_cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,10 @@ _RECIPE_DEFAULTS: dict[str, float] = {
     "flat_gather": 0.0,
     "step_cast": 0.0,
 }
-_QUANTITIES = {"reduce_bucket_bytes": "reduce_bucket", "eager_kernels_bytes": "eager_kernels"}  # column: key with a unit
+_QUANTITIES = {
+    "reduce_bucket_bytes": "reduce_bucket",
+    "eager_kernels_bytes": "eager_kernels",
+}  # column: key with a unit
 _STACK_NUMBERS = tuple(
     f for f in StackTable.__dataclass_fields__ if f not in ("names", "placement") and f not in _QUANTITIES
 )
@@ -63,9 +66,9 @@ class Entry:
 
 @lru_cache(maxsize=1)
 def _data() -> tuple[dict[str, Any], dict[str, Any]]:
-    root = files("dscalc.specs")
-    recipes = tomllib.loads((root / "recipes.toml").read_text(encoding="utf-8"))
-    stacks = tomllib.loads((root / "stacks.toml").read_text(encoding="utf-8"))
+    home = Path(__file__)
+    recipes = tomllib.loads(home.with_name("recipes.toml").read_text(encoding="utf-8"))
+    stacks = tomllib.loads(home.with_name("stacks.toml").read_text(encoding="utf-8"))
     merged: dict[str, Any] = {}
     for name, own in stacks["stack"].items():
         base = {k: v for k, v in stacks["stack"][own["like"]].items() if k != "frameworks"} if "like" in own else {}
