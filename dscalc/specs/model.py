@@ -6,13 +6,16 @@ import json
 import re
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dscalc.errors import ConfigError, UnknownNameError
 from dscalc.frozen import dataclass
 from dscalc.specs.assumed import Overridden, apply_overrides, from_params
 from dscalc.specs.shape import ModelSpec
+from dscalc.specs.shipped import shipped_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = [
     "Assumption",
@@ -52,8 +55,7 @@ class Resolved:
 
 @cache
 def _presets() -> dict[str, dict[str, Any]]:
-    text = Path(__file__).with_name("presets.json").read_text(encoding="utf-8")
-    loaded: dict[str, dict[str, Any]] = json.loads(text)
+    loaded: dict[str, dict[str, Any]] = json.loads(shipped_text("presets.json"))
     return loaded
 
 
@@ -105,6 +107,8 @@ def load_model(name_or_path: str) -> Resolved:
     name = _names().get(_key(name_or_path))
     if name is not None:
         return _preset(name)
+    from pathlib import Path
+
     path = Path(name_or_path)
     if name_or_path.strip() and (_exists(path) or path.suffix == ".json"):
         return _from_file(path)

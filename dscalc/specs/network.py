@@ -196,7 +196,7 @@ def load_interconnect(name: str, profiles: Sequence[store.PathLike] = ()) -> sto
             "efficiency": taken(like.efficiency),
         }
     )
-    return store.Resolved(spec, "a rate by hand; latency and efficiency as RDMA over Ethernet", found.path)
+    return store.Resolved(spec, "a rate by hand; latency and efficiency as RDMA over Ethernet", found.file)
 
 
 def scale_up_of(gpu: GpuSpec, profiles: Sequence[store.PathLike] = ()) -> InterconnectSpec | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tomllib
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from dscalc.codes import PLACEMENTS
 from dscalc.errors import UnknownNameError
 from dscalc.frozen import dataclass
 from dscalc.records import Array, Books, Constants, LossTable, OptimizerTable, RecipeTable, StackTable
+from dscalc.specs.shipped import shipped_text
 from dscalc.units import parse_bytes, parse_fraction
 
 PRECISIONS = ("bf16", "fp16", "fp8", "fp32")
@@ -66,9 +66,8 @@ class Entry:
 
 @lru_cache(maxsize=1)
 def _data() -> tuple[dict[str, Any], dict[str, Any]]:
-    home = Path(__file__)
-    recipes = tomllib.loads(home.with_name("recipes.toml").read_text(encoding="utf-8"))
-    stacks = tomllib.loads(home.with_name("stacks.toml").read_text(encoding="utf-8"))
+    recipes = tomllib.loads(shipped_text("recipes.toml"))
+    stacks = tomllib.loads(shipped_text("stacks.toml"))
     merged: dict[str, Any] = {}
     for name, own in stacks["stack"].items():
         base = {k: v for k, v in stacks["stack"][own["like"]].items() if k != "frameworks"} if "like" in own else {}

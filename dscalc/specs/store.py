@@ -5,19 +5,23 @@ profiles (arguments first, then ``DSCALC_PROFILES``) win over shipped ones. File
 duplicate keys and non-finite numbers are checked, and whatever is wrong is a ProfileError that names the file.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from pathlib import Path
-from typing import Any, Generic, Literal, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar
 
 from dscalc.errors import InputError, ProfileError, UnknownNameError
 from dscalc.frozen import dataclass
 from dscalc.specs.hardware import ClusterSpec, GpuSpec
 from dscalc.specs.links import InterconnectSpec
 from dscalc.units import MIB
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PROFILES_VARIABLE = "DSCALC_PROFILES"
 MAX_FILE_BYTES = 1 * MIB
@@ -41,12 +45,19 @@ class Resolved(Generic[AnySpec]):
     Attributes:
         spec: the profile.
         assumption: what the alias used takes for granted; None for an exact id.
-        path: the file it came from.
+        file: the file it came from.
     """
 
     spec: AnySpec
     assumption: str | None
-    path: Path
+    file: str
+
+    @property
+    def path(self) -> Path:
+        """The file it came from."""
+        from pathlib import Path
+
+        return Path(self.file)
 
 
 def fold_name(name: str) -> str:
@@ -65,8 +76,8 @@ def fold_name(name: str) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------- reading a file
-def _fail(path: Path, message: str, line: int | None = None) -> NoReturn:
-    raise ProfileError(message, where=f"{path}:{line}" if line else str(path))
+def _fail(path: str, message: str, line: int | None = None) -> NoReturn:
+    raise ProfileError(message, where=f"{path}:{line}" if line else path)
 
 
 def _no_constant(text: str) -> NoReturn:
@@ -97,28 +108,28 @@ def _check_depth(data: object) -> None:
     raise ValueError(f"nested more than {MAX_DEPTH} deep; a profile is one object of records")
 
 
-def _stamp(path: Path) -> tuple[int, int]:
+def _stamp(path: str) -> tuple[int, int]:
     """Modification time and size of a regular file."""
     try:
-        found = path.stat()
+        found = os.stat(path)
     except OSError as error:
         _fail(path, f"cannot be read: {error.strerror}; give the path of a JSON file")
     except ValueError:
-        raise ProfileError(f"{str(path)!r} is not a path; give the path of a JSON file") from None
+        raise ProfileError(f"{path!r} is not a path; give the path of a JSON file") from None
     if not stat.S_ISREG(found.st_mode):
         _fail(path, "is not a regular file; give the path of a JSON file")
     return found.st_mtime_ns, found.st_size
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: str) -> dict[str, Any]:
     """The object in a profile file, syntax checked but not yet validated."""
     return _read_as_of(path, *_stamp(path))
 
 
 @lru_cache(maxsize=1024)
-def _read_as_of(path: Path, _mtime_ns: int, _size: int) -> dict[str, Any]:
+def _read_as_of(path: str, _mtime_ns: int, _size: int) -> dict[str, Any]:
     try:
-        with path.open("rb") as file:
+        with open(path, "rb") as file:
             raw = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         _fail(path, f"cannot be read: {error.strerror}")
@@ -165,13 +176,13 @@ def _reason(error: Exception) -> str:
     return f"{location}: {what}{more}" if location else f"{what}{more}"
 
 
-def _validate(path: Path, model: type[Spec]) -> Spec:
+def _validate(path: str, model: type[Spec]) -> Spec:
     return _validate_as_of(path, model, *_stamp(path))  # type: ignore[return-value, arg-type]
 
 
 @lru_cache(maxsize=1024)
 def _validate_as_of(
-    path: Path, model: type[Spec], _mtime_ns: int, _size: int
+    path: str, model: type[Spec], _mtime_ns: int, _size: int
 ) -> GpuSpec | ClusterSpec | InterconnectSpec:
     data = _read_as_of(path, _mtime_ns, _size)
     try:
@@ -181,7 +192,7 @@ def _validate_as_of(
         _fail(path, _reason(error))
 
 
-def _trust(path: Path, model: type[Spec]) -> Spec:
+def _trust(path: str, model: type[Spec]) -> Spec:
     """A shipped profile, which the tests have validated: checking it again costs more than an estimate."""
     return model.read(_read(path))
 
@@ -198,7 +209,9 @@ def load_profile_file(path: PathLike) -> Resolved[GpuSpec | ClusterSpec]:
     Raises:
         ProfileError: the file cannot be read or breaks a rule; names file, line or field, and what would be right.
     """
-    file = Path(path)
+    from pathlib import Path
+
+    file = str(Path(path))
     profile = _read(file).get("profile")
     if profile == "gpu":
         return Resolved(_validate(file, GpuSpec), None, file)
@@ -210,34 +223,46 @@ def load_profile_file(path: PathLike) -> Resolved[GpuSpec | ClusterSpec]:
 
 
 # ------------------------------------------------------------------------------------------------------ finding a file
-@lru_cache(maxsize=1)
 def profile_root() -> Path:
     """The folder of shipped profiles: inside the package where installed, beside it in a checkout.
 
     Raises:
         ProfileError: neither exists.
     """
-    package = Path(__file__).resolve().parents[1]
-    for folder in (package / "hardware_profiles", package.parent / "hardware_profiles"):
-        if folder.is_dir():
+    from pathlib import Path
+
+    return Path(_root())
+
+
+@lru_cache(maxsize=1)
+def _root() -> str:
+    package = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+    for home in (package, os.path.dirname(package)):
+        folder = os.path.join(home, "hardware_profiles")
+        if os.path.isdir(folder):
             return folder
-    raise ProfileError("the shipped hardware profiles are missing; reinstall dscalc", where=str(package))
+    raise ProfileError("the shipped hardware profiles are missing; reinstall dscalc", where=package)
 
 
 @lru_cache(maxsize=8)
-def _shipped(kind: Kind) -> dict[str, Path]:
+def _shipped(kind: Kind) -> dict[str, str]:
     """Folded id -> file; a shipped file is named after its id, so nothing need be opened."""
-    folder = profile_root() / _FOLDERS[kind]
-    return {fold_name(path.stem): path for path in sorted(folder.glob("*.json"))}
+    folder = os.path.join(_root(), _FOLDERS[kind])
+    names = sorted(name for name in os.listdir(folder) if name.endswith(".json") and not name.startswith("."))
+    return {fold_name(_stem(name)): os.path.join(folder, name) for name in names}
+
+
+def _stem(path: str) -> str:
+    return os.path.basename(path).removesuffix(".json")
 
 
 @lru_cache(maxsize=8)
-def _shipped_aliases(kind: Kind) -> dict[str, tuple[Path, str, str]]:
+def _shipped_aliases(kind: Kind) -> dict[str, tuple[str, str, str]]:
     """Folded alias -> file, alias as written, assumption."""
     return _index(_shipped(kind).values(), kind)[1]
 
 
-def _names(path: Path, data: dict[str, Any]) -> Iterator[tuple[str, str | None]]:
+def _names(path: str, data: dict[str, Any]) -> Iterator[tuple[str, str | None]]:
     """The names a file claims, each with its assumption (None for the id)."""
     name, aliases = data.get("id"), data.get("aliases", [])
     if not (isinstance(name, str) and name.isprintable()):
@@ -253,10 +278,10 @@ def _names(path: Path, data: dict[str, Any]) -> Iterator[tuple[str, str | None]]
         yield alias_name, assumption
 
 
-def _index(files: Iterable[Path], kind: Kind) -> tuple[dict[str, Path], dict[str, tuple[Path, str, str]]]:
+def _index(files: Iterable[str], kind: Kind) -> tuple[dict[str, str], dict[str, tuple[str, str, str]]]:
     """Ids and aliases of the files of one kind; no two files may claim one name."""
-    ids: dict[str, Path] = {}
-    aliases: dict[str, tuple[Path, str, str]] = {}
+    ids: dict[str, str] = {}
+    aliases: dict[str, tuple[str, str, str]] = {}
     for path in files:
         data = _read(path)
         if data.get("profile") != kind:
@@ -275,26 +300,28 @@ def _index(files: Iterable[Path], kind: Kind) -> tuple[dict[str, Path], dict[str
     return ids, aliases
 
 
-def _files_of(source: PathLike) -> list[Path]:
+def _files_of(source: PathLike) -> list[str]:
     """The JSON files a file or folder stands for."""
+    from pathlib import Path
+
     path = Path(source).expanduser()
     try:
         if not path.is_dir():
-            return [path]
+            return [str(path)]
         folders = (path, *(path / name for name in _FOLDERS.values()))
-        return [file for folder in folders for file in sorted(folder.glob("*.json"))]
+        return [str(file) for folder in folders for file in sorted(folder.glob("*.json"))]
     except (OSError, ValueError, RuntimeError):
-        return [path]  # reading it says what is wrong
+        return [str(path)]  # reading it says what is wrong
 
 
 def _user_sources(profiles: Sequence[PathLike]) -> list[PathLike]:
     return [*profiles, *(part for part in os.environ.get(PROFILES_VARIABLE, "").split(os.pathsep) if part)]
 
 
-def _user_index(profiles: Sequence[PathLike], kind: Kind) -> tuple[dict[str, Path], dict[str, tuple[Path, str, str]]]:
+def _user_index(profiles: Sequence[PathLike], kind: Kind) -> tuple[dict[str, str], dict[str, tuple[str, str, str]]]:
     """Ids and aliases of the user's files; an earlier source wins over a later one, name by name."""
-    ids: dict[str, Path] = {}
-    aliases: dict[str, tuple[Path, str, str]] = {}
+    ids: dict[str, str] = {}
+    aliases: dict[str, tuple[str, str, str]] = {}
     for source in _user_sources(profiles):
         more_ids, more_aliases = _index(_files_of(source), kind)
         taken = ids.keys() | aliases.keys()
@@ -320,7 +347,7 @@ def _load(name: str, kind: Kind, model: type[Spec], profiles: Sequence[PathLike]
         return Resolved(_trust(path, model), assumption, path)
     if name.strip().isdecimal():  # after the aliases: 4090 is one
         raise InputError(f"--{kind} takes an id; did you mean --gpus {name.strip()[:MAX_NAME]}?")
-    known = [_read(path)["id"] for path in user_ids.values()] + [path.stem for path in shipped.values()]
+    known = [_read(path)["id"] for path in user_ids.values()] + [_stem(path) for path in shipped.values()]
     known += [entry[1] for table in (user_aliases, shipped_aliases) for entry in table.values()]
     shown = name if len(name) <= MAX_NAME else name[:MAX_NAME] + "..."
     raise UnknownNameError("GPU" if kind == "gpu" else kind, shown, known)
@@ -387,7 +414,7 @@ def load_cluster(name: str, profiles: Sequence[PathLike] = ()) -> Resolved[Clust
 def _ids(kind: Kind, profiles: Sequence[PathLike]) -> tuple[str, ...]:
     user = [_read(path)["id"] for path in _user_index(profiles, kind)[0].values()]
     taken = {fold_name(name) for name in user}
-    return tuple(sorted([*user, *(p.stem for folded, p in _shipped(kind).items() if folded not in taken)]))
+    return tuple(sorted([*user, *(_stem(p) for folded, p in _shipped(kind).items() if folded not in taken)]))
 
 
 def gpu_ids(profiles: Sequence[PathLike] = ()) -> tuple[str, ...]:
@@ -403,24 +430,10 @@ def gpu_ids(profiles: Sequence[PathLike] = ()) -> tuple[str, ...]:
 
 
 def cluster_ids(profiles: Sequence[PathLike] = ()) -> tuple[str, ...]:
-    """Ids of all clusters, the user's and the shipped.
-
-    Args:
-        profiles: the user's profile files or folders [paths].
-
-    Returns:
-        Sorted ids [text].
-    """
+    """Ids of all clusters, like :func:`gpu_ids`."""
     return _ids("cluster", profiles)
 
 
 def interconnect_ids(profiles: Sequence[PathLike] = ()) -> tuple[str, ...]:
-    """Ids of all interconnects, the user's and the shipped.
-
-    Args:
-        profiles: the user's profile files or folders [paths].
-
-    Returns:
-        Sorted ids [text].
-    """
+    """Ids of all interconnects, like :func:`gpu_ids`."""
     return _ids("interconnect", profiles)
