@@ -12,10 +12,14 @@ from dscalc.frozen import dataclass
 from dscalc.records import Adapters, Hardware, Layouts, Mask, ModelShape
 
 MEMORY_REASON = "memory"
-CHUNK_ROWS = 8192  # rows a call where there are many: less overhead a row, and still in the cache; see tests/benchmarks
 
-# glibc gives freed memory back to the system at once until something larger than it was freed: page faults without end
-np.empty(1 << 21)
+# Rows a call where there are many. Nanoseconds a row of neighbours in the space of tests/benchmarks, by rows a call:
+# 2,048: 840; 4,096: 540; 8,192: 400; 16,384: 390; 32,768: 400, or 3,000 where the columns leave the cache. A call costs
+# about a millisecond whatever its rows.
+CHUNK_ROWS = 8192
+
+# The C library hands freed memory back to the system until it has freed something as large before: endless page faults.
+np.empty((1 << 22) - 4096)  # just under 32 MiB, the largest size it learns from
 
 
 @dataclass(frozen=True, slots=True)

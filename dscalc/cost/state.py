@@ -315,6 +315,7 @@ def state_quantities(
     found[GRADIENT_BYTES] = ((FORWARD_AND_LAST, before), (AT_FIRST, gradients), (AT_STEP, gradients * held.at_step))
     if held.unsharded.parts:
         found[UNREDUCED] = ((FORWARD_AND_LAST, elements * accumulated), (AT_FIRST, elements))
-    found |= {LIVE_DENSE: ((BEFORE_STEP, dense),), LIVE_EXPERT: ((BEFORE_STEP, trained.expert),)}
+    if held.compute_copy.parts:
+        found |= {LIVE_DENSE: ((BEFORE_STEP, dense),), LIVE_EXPERT: ((BEFORE_STEP, trained.expert),)}
     found |= {STEP_DENSE: ((AT_STEP, dense),), STEP_EXPERT: ((AT_STEP, trained.expert),)}
     return found
