@@ -55,22 +55,37 @@ else:
         def __reduce__(self):
             return type(self), tuple(getattr(self, name) for name in self.__match_args__)
 
-    _ALL = ("__init__", "__repr__", "__setattr__", "__delattr__", "__reduce__")
+    class _Fields:
+        """The fields as the standard module describes them, worked out when ``fields`` or ``replace`` asks."""
+
+        def __get__(self, _record, cls):
+            body = {"__annotations__": cls.__annotations__, "__doc__": cls.__doc__, **cls._defaults}
+            twin = dataclasses.dataclass(init=False, repr=False, eq=False)(type(cls.__name__, (), body))
+            cls.__dataclass_fields__ = twin.__dataclass_fields__
+            return twin.__dataclass_fields__
+
     _BY_VALUE = ("__eq__", "__hash__")
+    _METHODS = {name: method for name, method in vars(_Methods).items() if callable(method)}
+    _BY_IDENTITY = {name: method for name, method in _METHODS.items() if name not in _BY_VALUE}
 
     def dataclass(*, frozen, slots=False, eq=True):
-        """Decorator of a class whose annotations are its fields."""
+        """Decorator of a class whose annotations are its fields; it may not inherit any."""
         if not frozen:
             raise TypeError("only frozen classes; take the standard decorator for others")
 
         def define(cls):
-            cls.__doc__ = cls.__doc__ or cls.__name__  # else the standard module works out a signature
-            made = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots)(cls)
-            fields = made.__dataclass_fields__
-            made._defaults = {name: f.default for name, f in fields.items() if f.default is not dataclasses.MISSING}
-            made._values = attrgetter(*fields)
-            for name in (*_ALL, *(_BY_VALUE if eq else ())):
-                setattr(made, name, _Methods.__dict__[name])
+            if any("__match_args__" in vars(base) for base in cls.__mro__[1:]):
+                raise TypeError(f"{cls.__name__} inherits fields; take the standard decorator")
+            names = tuple(cls.__annotations__)
+            body = {name: value for name, value in vars(cls).items() if name not in ("__dict__", "__weakref__")}
+            body["_defaults"] = {name: body.pop(name) for name in names if name in body}
+            body |= _METHODS if eq else _BY_IDENTITY
+            body |= {"_values": attrgetter(*names), "__match_args__": names, "__dataclass_fields__": _Fields()}
+            body["__doc__"] = cls.__doc__ or cls.__name__  # else the standard module works out a signature
+            if slots:
+                body["__slots__"] = names
+            made = type(cls)(cls.__name__, cls.__bases__, body)
+            made.__qualname__ = cls.__qualname__
             return made
 
         return define

@@ -1,4 +1,4 @@
-"""How fast memory is evaluated over a space with all axes, and how fast the command starts.
+"""How fast memory is evaluated over a space with all axes.
 
 Run with ``pytest -s tests/benchmarks``. The figures are printed; what is asserted is generous, because machines differ
 and share their caches.
@@ -6,13 +6,10 @@ and share their caches.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import fields
 from math import prod
-from statistics import median
 
 import numpy as np
 import pytest
@@ -153,29 +150,3 @@ def test_same_bits_with_leaves(model: ModelShape, order: str) -> None:
         if isinstance(value, np.ndarray):
             assert np.array_equal(value, getattr(shown.memory, field.name), equal_nan=True), field.name
     assert np.array_equal(swept.reasons.first, shown.reasons.first)
-
-
-def start_up_s(*arguments: str) -> float:
-    start = time.perf_counter()
-    subprocess.run([sys.executable, *arguments], capture_output=True, check=True)
-    return time.perf_counter() - start
-
-
-def test_start_up() -> None:
-    """An estimate takes little more than loading its libraries, ``--help`` less than an estimate. Runs alternate."""
-    commands = {
-        "libraries": ("-c", "import click, rich, rich.console, rich.table, numpy, pydantic"),
-        "estimate": ("-m", "dscalc", "memory", "--params", "7e9"),
-        "help": ("-m", "dscalc", "--help"),
-    }
-    times: dict[str, list[float]] = {name: [] for name in commands}
-    for _ in range(9):
-        for name, arguments in commands.items():
-            times[name].append(start_up_s(*arguments))
-    libraries, estimate, shown = (median(times[name]) for name in commands)
-    print(
-        f"\nlibraries {libraries * 1e3:.0f} ms, estimate {estimate * 1e3:.0f} ms ({estimate / libraries:.2f} x), "
-        f"--help {shown * 1e3:.0f} ms ({shown / estimate:.2f} of an estimate)"
-    )
-    assert estimate <= 1.6 * libraries
-    assert shown <= 0.8 * estimate
