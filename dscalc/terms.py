@@ -33,13 +33,19 @@ class LeafSpec:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One term of an evaluation at its peak: ``array`` has shape (n,); ``inputs`` are the numbers put into the
-    formula.
+    """One term of an evaluation at its peak.
+
+    Attributes:
+        spec: what it is called, its formula and source.
+        array: its value [(n,)].
+        inputs: the numbers behind the symbols of the formula [(n,)].
+        parts: coefficient, name and value of each quantity that it is the sum of multiples of [(n,)].
     """
 
     spec: LeafSpec
     array: Array
     inputs: Mapping[str, Array]
+    parts: tuple[tuple[Array, str, Array], ...] = ()
 
 
 class Term(NamedTuple):

@@ -36,13 +36,16 @@ LEAST_GAIN = 0.001  # of the total; what saves less is not worth a line
 
 
 class Term(NamedTuple):
-    """One addend of the total; ``inputs`` are the numbers put into the formula."""
+    """One addend of the total; ``inputs`` are the numbers behind its symbols, ``parts`` what it is the sum of: bytes of
+    one, of what, how many.
+    """
 
     path: str
     bytes: float
     formula: str
     source: str
     inputs: Mapping[str, float]
+    parts: tuple[tuple[float, str, float], ...] = ()
 
 
 class Stage(NamedTuple):
@@ -211,6 +214,7 @@ def answer(given: Mapping[str, Any]) -> MemoryAnswer:
                 leaf.spec.formula,
                 leaf.spec.source,
                 {symbol: _at(value) for symbol, value in leaf.inputs.items()},
+                tuple((_at(each), name, _at(count)) for each, name, count in leaf.parts),
             )
             for leaf in m.terms
         ),

@@ -325,4 +325,11 @@ def _leaves(columns: Columns, peak: _Peak, whole: Callable[[Array], Array]) -> t
     """Every leaf at the peak with the numbers behind the symbols of the formulas."""
     numbers = symbols(columns, peak.stage, peak.quantities)
     inputs = {symbol: whole(values) for symbol, values in numbers.items()}
-    return tuple(Leaf(spec, whole(array), inputs) for spec, array in peak.leaves)
+    parts = {
+        term.spec: tuple(
+            (whole(np.ones(1) if factor is None else factor), name, whole(peak.quantities[name]))
+            for factor, name in term.parts
+        )
+        for term in columns.terms
+    }
+    return tuple(Leaf(spec, whole(array), inputs, parts.get(spec, ())) for spec, array in peak.leaves)

@@ -17,37 +17,37 @@ from dscalc.terms import Cases, LeafSpec, Term
 WEIGHTS = LeafSpec(
     "state/weights",
     "bytes",
-    "w * (N_r / k_shard, experts / k_expert, where ZeRO-3 else N_r)",
+    "w * (N_r / k_shard and experts by k_expert where ZeRO-3 else N_r)",
     "[Rajbhandari2020] section 5",
 )
 MASTER = LeafSpec(
     "state/master_weights",
     "bytes",
-    "4 * (N_r / k_shard, experts / k_expert, where ZeRO >= 1 else N_r)",
+    "4 * (N_r / k_shard and experts by k_expert where ZeRO >= 1 else N_r)",
     "[Micikevicius2018]; [Rajbhandari2020] section 5",
 )
 MAIN_GRADIENTS = LeafSpec(
     "state/main_gradients",
     "bytes",
-    "4 * (N_r / k_shard, experts / k_expert, where ZeRO >= 2 else N_r)",
+    "4 * (N_r / k_shard and experts by k_expert where ZeRO >= 2 else N_r)",
     "[MegatronLM] param_and_grad_buffer.py; [DeepSpeed] bf16_optimizer.py; [nanotron] gradient_accumulator.py",
 )
 GRADIENTS = LeafSpec(
     "state/gradients",
     "bytes",
-    "g * (N_r / k_shard, experts / k_expert, where ZeRO >= 2 else N_r)",
+    "g * (N_r / k_shard and experts by k_expert where ZeRO >= 2 else N_r)",
     "[Rajbhandari2020] section 5",
 )
 FIRST = LeafSpec(
     "state/adam_m",
     "bytes",
-    "m_1 * (N_r / k_shard, experts / k_expert, where ZeRO >= 1 else N_r)",
+    "m_1 * (N_r / k_shard and experts by k_expert where ZeRO >= 1 else N_r)",
     "[Loshchilov2019]; [Rajbhandari2020] section 5",
 )
 SECOND = LeafSpec(
     "state/adam_v",
     "bytes",
-    "m_2 * (N_r / k_shard, experts / k_expert, where ZeRO >= 1 else N_r)",
+    "m_2 * (N_r / k_shard and experts by k_expert where ZeRO >= 1 else N_r)",
     "[Loshchilov2019]; [Rajbhandari2020] section 5",
 )
 DDP_BUCKETS = LeafSpec(

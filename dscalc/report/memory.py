@@ -48,6 +48,25 @@ _MOMENTS = {
 SHOWN_KNOBS = 9
 
 
+_PLAIN = ("one", "gradient_bytes", "gathered_bytes", "reduced_bytes")  # quantities that are the term itself
+_QUANTITIES = {
+    "dense": "dense parameters",
+    "matrix": "parameters of matrices",
+    "other": "of embeddings, norms and biases",
+    "expert": "expert parameters",
+    "head": "of an untied head",
+    "frozen_matrix": "frozen parameters of matrices",
+    "frozen_other": "frozen, of embeddings, norms and biases",
+    "frozen_expert": "frozen expert parameters",
+    "step_dense": "dense parameters",
+    "step_expert": "expert parameters",
+    "live_layers": "layers in flight",
+    "live_dense_layers": "dense layers in flight",
+    "live_moe_layers": "expert layers in flight",
+    "live_inputs": "layers in flight",
+}
+
+
 def render(
     answer: MemoryAnswer, form: str, *, explain: bool = False, quiet: bool = False, colour: bool | None = None
 ) -> str:
@@ -195,8 +214,22 @@ def explained(term: Term, width: int) -> list[str]:
     """Formula, the numbers put in, and the source, wrapped."""
     said = set(re.findall(r"[A-Za-z]\w*", re.sub(r"\ba (?=[a-z]{2})", "", term.formula)))  # "a" is also a word
     numbers = ", ".join(f"{symbol} = {_number(value)}" for symbol, value in term.inputs.items() if symbol in said)
-    lines = [f"= {term.formula}", *([f"with {numbers}"] if numbers else []), f"source {term.source}"]
+    lines = [f"= {term.formula}", *([f"with {numbers}"] if numbers else []), *_sum(term), f"source {term.source}"]
     return [part for text in lines for part in wrap(text, width=max(40, width), subsequent_indent="  ")]
+
+
+def _sum(term: Term) -> list[str]:
+    """What the term is the sum of, where its numbers say more than the term itself."""
+    parts = [(each, name, count) for each, name, count in term.parts if each * count and name not in _PLAIN]
+    if not parts:
+        return []
+    return [
+        "that is " + " + ".join(f"{_number(each)} x {_number(count)} {_words(name)}" for each, name, count in parts)
+    ]
+
+
+def _words(name: str) -> str:
+    return _QUANTITIES.get(name, name.replace("_", " "))
 
 
 def _number(value: float) -> str:
