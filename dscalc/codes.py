@@ -1,4 +1,4 @@
-"""The names behind the integer code columns, in code order. Standard library only: ``--help`` reads them without numpy."""
+"""The names behind the integer code columns, in code order. ``--help`` reads them, so numpy is not imported here."""
 
 from __future__ import annotations
 

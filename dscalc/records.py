@@ -195,7 +195,7 @@ class StackTable:
     reduce_bucket_bytes: Array  # gradients reduced in one call where they are not reduced unit by unit
     gradient_overlap: Array  # 1: buckets are reduced behind backward, only the last one is exposed
     weight_overlap: Array  # 1: units are gathered one ahead, only the first one is exposed
-    tp_hidden_backward: Array  # 1: one backward collective of each column-parallel layer hides behind its weight gradient
+    tp_hidden_backward: Array  # 1: a backward collective of each column-parallel layer hides behind its weights'
     message_overlap: Array  # 1: pipeline messages hide behind the next micro-batch
     eager_kernels_bytes: Array  # context beyond the usual one where every kernel is loaded at start
     communicators: Array  # NCCL communicators beyond one per parallel group in use

@@ -239,15 +239,12 @@ def _number(value: float) -> str:
 def _totals(out: Screen, answer: MemoryAnswer, scale: Scale, explain: bool) -> None:
     stages = answer.case.layout.spec.pp
     where = f"stage {answer.peak_stage} of {stages}, " if stages > 1 else ""
+    between = f"{scale.of(answer.low_bytes)} - {scale.of(answer.high_bytes)}"
     rows = [
         ("allocated", scale.of(answer.allocated_bytes), "tensors alive at the peak (torch.cuda.max_memory_allocated)"),
         ("reserved", scale.of(answer.reserved_bytes), "with what the caching allocator keeps (max_memory_reserved)"),
         ("device", scale.of(answer.device_bytes), "with CUDA context and communicators (nvidia-smi)"),
-        (
-            "must fit",
-            scale.of(answer.total_bytes),
-            f"the total; {scale.of(answer.low_bytes)} - {scale.of(answer.high_bytes)} by the error seen on measured runs",
-        ),
+        ("must fit", scale.of(answer.total_bytes), f"the total; {between} by the error seen on measured runs"),
     ]
     if answer.pending_bytes > 0:
         waiting = "of reserved: freed buffers that wait for the GPU; TORCH_NCCL_AVOID_RECORD_STREAMS=1 spares them"

@@ -40,7 +40,8 @@ def render(found: ValidateAnswer, form: str, *, colour: bool | None = None, quie
     worst = found.worst(WORST)
     if worst:
         out.head("Largest errors", "--format csv lists every row")
-        columns = [("row", "left"), ("measured", "right"), ("predicted", "right"), ("error", "right"), ("layout", "fill")]
+        numbers = [(name, "right") for name in ("measured", "predicted", "error")]
+        columns = [("row", "left"), *numbers, ("layout", "fill")]
         out.table(columns, [_worst(row) for row in worst])
     if found.found.excluded:
         out.head("Left out")

@@ -38,7 +38,7 @@ def test_the_h100_grid(found: Validation) -> None:
 
 
 def test_technique_ladder_step_by_step(found: Validation) -> None:
-    """Each step of the published ladder adds one mechanism (compile, chunked loss, checkpointing, ...): all within 3 %."""
+    """Each step of the published ladder adds one mechanism (compile, chunked loss, ...): all within 3 %."""
     ladder = [p for p in found.predictions if p.row.source == "torchtune" and p.healthy]
     assert len(ladder) == 7
     assert max(abs(p.error_fraction or 0.0) for p in ladder) <= 0.03
