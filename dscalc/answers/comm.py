@@ -244,7 +244,7 @@ def forced(given: Mapping[str, Any]) -> dict[str, str]:
 
 def _refuse_layout(given: Mapping[str, Any]) -> None:
     """A ring to watch needs no layout; one that is given without a model is a question half asked."""
-    apart = ("trace_ring", "gradient_bytes", "format", "output", "force", "explain", "quiet")
+    apart = ("trace_ring", "gradient_bytes", "format", "output", "force", "explain", "quiet", "check")
     other = next((name for name in given if name not in apart), None)
     if other is not None:
         flag = "--" + other.replace("_", "-")

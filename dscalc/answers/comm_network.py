@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import isfinite
 from typing import Any
 
@@ -61,7 +62,8 @@ def network_of(given: Mapping[str, Any], case: Case) -> Lowered:
             raise InputError(f"{what} --interconnect ib-ndr or 400Gb/s, or --bandwidth", where="--interconnect")
         named = load_interconnect(ANY_NETWORK, profiles).spec
         inner = compose_network(gpu, inside, named, profiles=profiles)
-        return Lowered(inner.network, tuple(note for note in inner.notes if not note.name.startswith("network/")))
+        alone = replace(inner.network, name=f"{gpu.id} x{inside}" if inside else gpu.id)
+        return Lowered(alone, tuple(note for note in inner.notes if not note.name.startswith("network/")))
     return compose_network(gpu, given.get("gpus_per_node"), named, cluster=cluster, profiles=profiles)
 
 

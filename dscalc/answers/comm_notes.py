@@ -78,57 +78,51 @@ def _groups(found: CommAnswer) -> Iterator[Warning]:
     width = float(tiers[0].gpus[0])
     names = {tier.name: level for level, tier in enumerate(tiers)}
     inner = tiers[0].name
-    told: set[str] = set()
-    for row in found.rows:
-        level = names[row.tier]
-        if row.misaligned and row.axis not in told:
-            told.add(row.axis)
-            yield Warning(
-                "misaligned_group",
-                f"{row.axis} groups of {row.group} at stride {row.stride} straddle domains unevenly; the worst-placed "
-                f"keeps {row.members_inside} together in one {inner} of {width:.0f}",
-                "choose degrees whose product with those inside them divides the domain, or is a multiple of it",
-            )
-        if level == 0 or not isfinite(width):
-            continue
-        if row.axis == "tp" and "across-tp" not in told:
-            told.add("across-tp")
-            yield Warning(
-                "tensor_parallel_across_nodes",
-                f"--tp {spec.tp} leaves {inner} of {width:.0f} GPUs: collectives in every layer cross {row.tier}",
-                f"keep --tp at {width:.0f} or below and raise --pp or --dp",
-            )
-        if row.axis == "ep" and "across-ep" not in told:
-            told.add("across-ep")
-            yield Warning(
-                "expert_parallel_across_domains",
-                f"--ep {spec.ep} leaves {inner} of {width:.0f} GPUs: its all-to-all crosses {row.tier}, where the "
-                "other GPUs of a domain cannot help as they do in a ring",
-                "keep ep x etp inside a domain, or limit the nodes a token may be sent to",
-            )
-        if (
-            row.axis == "pp"
-            and row.op == "send-recv"
-            and spec.tp * spec.cp * spec.pp <= width
-            and _tells(row, found)
-            and "across-pp" not in told
-        ):
-            told.add("across-pp")
-            yield Warning(
-                "pipeline_over_slow_tier",
-                f"stages lie {row.stride} ranks apart and their messages cross {row.tier}, though tp x cp x pp = "
-                f"{spec.tp * spec.cp * spec.pp} GPUs would fit in one {inner}",
-                "order ranks with pp inside dp where gradients can spare the links (Megatron: --use-tp-pp-dp-mapping)",
-            )
+    uneven = {row.axis: row for row in found.rows if row.misaligned}
+    if uneven:
+        listed = ", ".join(f"{r.axis} {r.group} ({r.members_inside} together)" for r in uneven.values())
+        yield Warning(
+            "misaligned_group",
+            f"groups straddle {inner} domains of {width:.0f} unevenly; worst-placed members in one domain: {listed}",
+            "choose degrees whose product divides the domain or is its multiple, or leave GPUs of each domain idle "
+            "(a profile states such a domain by usable_of)",
+        )
+    if not isfinite(width):
+        return
+    across = {row.axis: row for row in reversed(found.rows) if names[row.tier] > 0}
+    if "tp" in across:
+        yield Warning(
+            "tensor_parallel_across_nodes",
+            f"--tp {spec.tp} leaves {inner} domains of {width:.0f} GPUs: every layer's collectives cross "
+            f"{across['tp'].tier}",
+            f"keep --tp at {width:.0f} or below and raise --pp or --dp",
+        )
+    if "ep" in across:
+        yield Warning(
+            "expert_parallel_across_domains",
+            f"--ep {spec.ep} leaves {inner} domains of {width:.0f} GPUs: its all-to-all crosses {across['ep'].tier}, "
+            "where the other GPUs of a domain cannot help as they do in a ring",
+            "keep ep x etp inside a domain, or limit the domains that a token may be sent to",
+        )
+    together = spec.tp * spec.cp * spec.pp
+    messages = across.get("pp")
+    if messages is not None and messages.op == "send-recv" and together <= width and _tells(messages, found):
+        yield Warning(
+            "pipeline_over_slow_tier",
+            f"stages lie {messages.stride} ranks apart and their messages cross {messages.tier}, though tp x cp x pp = "
+            f"{together} GPUs would fit in one {inner} domain",
+            "order ranks with pp inside dp where gradients can spare the links (Megatron: --use-tp-pp-dp-mapping)",
+        )
 
 
 def _small_messages(found: CommAnswer) -> Iterator[Warning]:
     """Links at a small share of what they could carry."""
-    for row in found.rows:
-        if row.rate_share < LEAST_SHARE and _tells(row, found):
-            yield Warning(
-                "small_messages",
-                f"{row.axis} {row.op}: {format_count(row.count)} calls of {format_bytes(row.bytes)} reach "
-                f"{100 * row.rate_share:.0f} % of the rate of large messages on {row.tier}; the rest is latency",
-                SMALL_MESSAGES[row.axis],
-            )
+    slow = [row for row in found.rows if row.rate_share < LEAST_SHARE and _tells(row, found)]
+    for axis in dict.fromkeys(row.axis for row in slow):
+        row = max((r for r in slow if r.axis == axis), key=lambda r: r.time_s)
+        yield Warning(
+            "small_messages",
+            f"{row.axis} {row.op}: {format_count(row.count)} calls of {format_bytes(row.bytes)} reach "
+            f"{100 * row.rate_share:.0f} % of the rate of large messages on {row.tier}; the rest is latency",
+            SMALL_MESSAGES[row.axis],
+        )

@@ -78,7 +78,7 @@ def _pipeline(
             message,
             messages,
             np.where(hidden_messages, 0.0, messages),
-            "2 s b h R / c, R = 1/t under sequence parallelism; once a micro-batch, chunk, direction and neighbour",
+            "2 s b h R / c, once a micro-batch, chunk, direction and neighbour; R = 1/t under sequence parallelism",
             "[Narayanan2021] section 2.2",
         )
     ]
@@ -119,7 +119,7 @@ def _pipeline(
                 shape.vocab * (shape.embedding_width or shape.hidden) / layouts.tp * gradient_bytes,
                 call,
                 call,
-                "V h b_r / t over two ranks",
+                "V h b_r / t, over two ranks",
                 "[Narayanan2021] section 2.3",
                 layouts.pp,
             )
@@ -163,7 +163,7 @@ def _tensor(shape: ModelShape, layouts: Layouts, stage: Stage, tokens: Array, sh
             hidden,
             summed,
             summed_exposed,
-            "2 s b h / c, two forward and two backward a layer and micro-batch (two more under full recompute)",
+            "2 s b h / c, two forward and two backward a layer and micro-batch, two more under full recompute",
             source,
         ),
         Transfer(
@@ -176,7 +176,7 @@ def _tensor(shape: ModelShape, layouts: Layouts, stage: Stage, tokens: Array, sh
             hidden,
             gathered,
             gathered - hidden_half,
-            "2 s b h / c, two forward and four backward a layer (two more under full recompute)",
+            "2 s b h / c, two forward and four backward a layer and micro-batch, two more under full recompute",
             split,
         ),
         Transfer(
@@ -189,7 +189,7 @@ def _tensor(shape: ModelShape, layouts: Layouts, stage: Stage, tokens: Array, sh
             hidden,
             scattered,
             scattered - hidden_half,
-            "2 s b h / c, two forward and two backward a layer (two more under full recompute)",
+            "2 s b h / c, two forward and two backward a layer and micro-batch, two more under full recompute",
             split,
         ),
         Transfer(
@@ -215,7 +215,7 @@ def _tensor(shape: ModelShape, layouts: Layouts, stage: Stage, tokens: Array, sh
             hidden,
             ends_gathered,
             ends_gathered,
-            "2 s b h / c a micro-batch: once backward of the embedding, once forward and once backward of the head",
+            "2 s b h / c, once backward of the embedding, once forward and once backward of the head, each micro-batch",
             ends,
         ),
         Transfer(
@@ -260,7 +260,7 @@ def _context(shape: ModelShape, layouts: Layouts, tokens: Array, passes: Array, 
     scatter_calls = np.where(gather, passes, 0.0)
     exchange_calls = np.where(ulysses, 2.0 * (2.0 * passes + again), 0.0)
     stride = layouts.tp
-    exchange = "one way forward, the other backward (and again under full recompute)"
+    exchange = "forward and backward, again under full recompute"
     return [
         Transfer(
             "cp",
@@ -349,7 +349,7 @@ def _experts(shape: ModelShape, layouts: Layouts, tokens: Array, passes: Array, 
             routed,
             calls,
             calls,
-            "T top_k h 2 bytes, dispatch and combine, forward and backward a layer with experts",
+            "2 T top_k h, dispatch and combine, forward and backward a layer with experts",
             "[Shazeer2017]; [MegatronLM] token_dispatcher.py",
         ),
         Transfer(
@@ -362,7 +362,7 @@ def _experts(shape: ModelShape, layouts: Layouts, tokens: Array, passes: Array, 
             gathered,
             etp_calls,
             etp_calls,
-            "T top_k h 2 bytes * x",
+            "2 T top_k h x, once forward and once backward a layer with experts",
             "[MegatronLM] token_dispatcher.py",
         ),
         Transfer(
@@ -375,7 +375,7 @@ def _experts(shape: ModelShape, layouts: Layouts, tokens: Array, passes: Array, 
             gathered,
             etp_calls,
             etp_calls,
-            "T top_k h 2 bytes * x",
+            "2 T top_k h x, once forward and once backward a layer with experts",
             "[MegatronLM] token_dispatcher.py",
         ),
     ]

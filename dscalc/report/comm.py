@@ -137,8 +137,8 @@ def _headline(out: Screen, answer: CommAnswer) -> None:
     slowest = max(rows, key=lambda r: r.time_s)
     share = f"{100 * binding.time_s / total.time_s:.0f} %"
     out.say(
-        f"{AXES[binding.axis].capitalize()} groups take longest: {format_time(binding.time_s)} ({share}), most of it "
-        f"{slowest.op} over {slowest.tier}, {format_rate(slowest.traffic_bytes / slowest.time_s)} a GPU."
+        f"{AXES[binding.axis].capitalize()} groups take longest: {format_time(binding.time_s)} ({share}), chiefly "
+        f"{slowest.op} over {slowest.tier} at {format_rate(slowest.traffic_bytes / slowest.time_s)} a GPU."
     )
 
 
@@ -150,8 +150,8 @@ def _collectives(out: Screen, answer: CommAnswer, explain: bool) -> None:
     case = answer.case
     if not answer.rows or case is None:
         return
-    where = f"stage {answer.stage} of {case.layout.spec.pp}, " if case.layout.spec.pp > 1 else ""
-    out.head("What one GPU sends in a step", f"{where}calls one after the other; group: members / in one domain")
+    where = f"stage {answer.stage} of {case.layout.spec.pp}; " if case.layout.spec.pp > 1 else ""
+    out.head("What one GPU sends in a step", f"{where}calls one after the other")
     rows: list[tuple[Cell, ...]] = []
     notes: list[list[str]] = []
     for total in answer.totals:
@@ -165,7 +165,12 @@ def _collectives(out: Screen, answer: CommAnswer, explain: bool) -> None:
     for lines, below in zip(grid(HEADINGS, rows, out.width), [[], *notes], strict=True):
         out.add(*lines)
         out.add(*([Span(f"    {text}", QUIET)] for text in below))
-    out.say("naive: gathered at one root and broadcast; exposed: what no computing can hide, however long.", QUIET)
+    straddles = " (! straddles domains)" if any(row.misaligned for row in answer.rows) else ""
+    out.say(
+        f"group: members / worst-placed in one domain{straddles}; exposed: what no computing can hide; naive: gathered "
+        "at one root and broadcast.",
+        QUIET,
+    )
 
 
 def _cells(row: Row) -> tuple[Cell, ...]:
@@ -290,7 +295,7 @@ def _warnings(out: Screen, answer: CommAnswer) -> None:
 def _explained(row: Row, width: int) -> list[str]:
     """What it is, how large a call is, what that sends, with the numbers put in, and the source; wrapped."""
     formula, _, words = row.formula.partition(", ")
-    said = set(re.findall(r"[A-Za-z]\w*", f"{formula} {row.sent.replace(' n', '')}"))
+    said = set(re.findall(r"[A-Za-z]\w*", f"{formula} {row.sent}")) - {"n"}
     numbers = ", ".join(f"{symbol} = {_number(value)}" for symbol, value in row.inputs.items() if symbol in said)
     sent = f"{_number(row.count)} calls x {row.sent} = {_number(row.traffic_bytes)} bytes"
     where = "in every stage" if row.stage == "every" else f"in the {row.stage} stage" + "s" * (" and " in row.stage)
