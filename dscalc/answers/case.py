@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -59,7 +59,8 @@ TRAINING_WORDS = (
 )
 
 
-class Machine(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Machine:
     """The hardware as found: profiles, and the record that formulas read."""
 
     gpu: GpuSpec | None
@@ -67,7 +68,8 @@ class Machine(NamedTuple):
     record: Hardware
 
 
-class Model(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Model:
     """The model as found: its shape, and where each of its sizes comes from."""
 
     shape: ModelShape

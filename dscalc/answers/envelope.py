@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
+
+from dscalc.frozen import dataclass
 
 SCHEMA = "dscalc/1"
 VERSION = "0.1.0"
 
 
-class Assumption(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Assumption:
     """A value nobody typed. ``kind``: default, assumed, datasheet, measured or fitted; ``why`` may be empty."""
 
     name: str
@@ -20,7 +23,8 @@ class Assumption(NamedTuple):
     source: str
 
 
-class Warning(NamedTuple):  # the field's word; the builtin is not used here
+@dataclass(frozen=True, slots=True)
+class Warning:  # the field's word; the builtin is not used here
     """Something the reader should know, with what to do next."""
 
     code: str

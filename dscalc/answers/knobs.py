@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import gcd
-from typing import Any, NamedTuple
+from typing import Any
 
+from dscalc.frozen import dataclass
 from dscalc.records import ModelShape
 from dscalc.specs.layout_spec import LayoutSpec
 
 
-class Variation(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Variation:
     """A changed layout: the options to type, what it costs in words, and whether it is a pair of knobs."""
 
     option: str

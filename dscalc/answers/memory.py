@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +35,8 @@ LORA_RANK = 16
 LEAST_GAIN = 0.001  # of the total; what saves less is not worth a line
 
 
-class Term(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Term:
     """One addend of the total; ``inputs`` are the numbers behind its symbols, ``parts`` what it is the sum of: bytes of
     one, of what, how many.
     """
@@ -48,7 +49,8 @@ class Term(NamedTuple):
     parts: tuple[tuple[float, str, float], ...] = ()
 
 
-class Stage(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Stage:
     """The peak of one pipeline stage."""
 
     stage: int
@@ -56,7 +58,8 @@ class Stage(NamedTuple):
     bytes: float
 
 
-class Knob(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Knob:
     """A changed option and what it does to the total [bytes]."""
 
     option: str
@@ -67,7 +70,8 @@ class Knob(NamedTuple):
     gpus: int
 
 
-class Activations(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Activations:
     """Activations at one recompute mode [bytes], for a question that gives only parameters."""
 
     recompute: str

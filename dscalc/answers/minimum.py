@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import gcd, lcm
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dscalc.cost.evaluate import evaluate
+from dscalc.frozen import dataclass
 from dscalc.records import Adapters, Array, Hardware, Layouts, Mask, ModelShape
 from dscalc.specs.layout_spec import LayoutSpec
 from dscalc.units import format_bytes
@@ -19,7 +19,8 @@ DOUBLINGS = 20  # data-parallel ranks are tried up to 2**20 groups
 _POINTS = 16  # sub-intervals of one refinement
 
 
-class MinimumGpus(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class MinimumGpus:
     """Smallest count for one GPU and ZeRO stage; None where no count suffices."""
 
     gpu: str

@@ -138,7 +138,7 @@ def _case(given: Mapping[str, Any], modelled: bool, in_tokens: bool) -> Case:
     marks: dict[str, Any] = dict(case.layout.marks)
     if "seq_len" not in given:
         marks["seq_len"] = "derived" if in_tokens else "default"
-    return replace(case, layout=case.layout._replace(marks=marks))
+    return replace(case, layout=replace(case.layout, marks=marks))
 
 
 def _column(value: float) -> Array:

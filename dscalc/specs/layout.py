@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from math import gcd
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from dscalc.errors import InputError
+from dscalc.frozen import dataclass
 from dscalc.specs.layout_spec import LARGEST_TOTAL, LayoutSpec, lower
 
 __all__ = ["LayoutSpec", "Resolved", "lower", "resolve"]
@@ -18,7 +18,8 @@ LONGEST_DEFAULT = 4096  # tokens of a sequence where nothing says otherwise
 DEGREES = ("tp", "pp", "cp")  # with dp they multiply to the GPUs of the job
 
 
-class Resolved(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Resolved:
     """A layout with the origin of each value; ``why`` explains the values that nobody typed."""
 
     spec: LayoutSpec
@@ -26,14 +27,16 @@ class Resolved(NamedTuple):
     why: Mapping[str, str]
 
 
-@dataclass(slots=True)
 class _Sheet:
     """Values decided so far, each with its origin."""
 
-    given: Mapping[str, Any]
-    values: dict[str, Any] = field(default_factory=dict)
-    marks: dict[str, Mark] = field(default_factory=dict)
-    why: dict[str, str] = field(default_factory=dict)
+    __slots__ = ("given", "marks", "values", "why")
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self.given = given
+        self.values: dict[str, Any] = {}
+        self.marks: dict[str, Mark] = {}
+        self.why: dict[str, str] = {}
 
     def put(self, name: str, value: Any, mark: Mark, why: str = "") -> Any:
         self.values[name], self.marks[name] = value, mark

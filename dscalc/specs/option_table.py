@@ -6,9 +6,10 @@ Nothing heavy is imported here: the table serves ``--help``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from dscalc.codes import ATTENTIONS, CP_COMMS, OFFLOADS, RECOMPUTES, SCHEDULES
+from dscalc.frozen import dataclass
 
 Kind = Literal[
     "whole",
@@ -36,7 +37,8 @@ FORMATS = ("table", "json", "csv", "markdown")
 GROUPS = ("model", "hardware", "layout", "training", "output")
 
 
-class Option(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Option:
     """One option: canonical name, where it belongs, how it is read.
 
     Attributes:
