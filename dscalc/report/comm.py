@@ -38,11 +38,11 @@ COLUMNS = (
 )
 AXES = {
     "dp": "data-parallel",
-    "edp": "data-parallel, of experts",
+    "edp": "expert data-parallel",
     "tp": "tensor-parallel",
     "cp": "context-parallel",
     "ep": "expert-parallel",
-    "etp": "tensor-parallel, of experts",
+    "etp": "expert tensor-parallel",
     "pp": "pipeline-parallel",
 }
 HEADINGS = (
@@ -109,6 +109,8 @@ def screen(answer: CommAnswer, *, explain: bool = False, colour: bool | None = N
         _collectives(out, answer, explain)
         _network(out, answer)
     _trace(out, answer)
+    if answer.case is None:
+        del out.lines[0]  # the blank before the only heading
     _assumed(out, answer)
     _warnings(out, answer)
     return out.text()
