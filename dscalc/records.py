@@ -190,6 +190,7 @@ class StackTable:
     tp_buffers: Array  # persistent full-size gather buffers, in units of 2*s*b*h
     step_temporaries: Array  # bytes per owned parameter of unfused optimizer temporaries
     record_stream: Array  # 1: freed collective inputs stay pending until the GPU has passed them
+    launches_per_layer: Array  # kernel launches of one layer's forward pass
     launches_per_pending: Array  # kernel launches between two full-size freed collective tensors
     slack_fraction: Array  # allocator rounding and splitting, of allocated
     reduce_bucket_bytes: Array  # gradients reduced in one call where they are not reduced unit by unit

@@ -167,7 +167,8 @@ def _peak(columns: Columns, hardware: Hardware, stage: Stages, moment: Moments, 
     leaves.append((transient.SLACK, slack))
     total = total + slack
     needed = total - context
-    pending = pending_buffers(columns.shape, columns.layouts, stack, hardware, columns.layer.tokens, stage.flying)
+    issued = stage.flying * stage.kinds.layers
+    pending = pending_buffers(columns.shape, columns.layouts, stack, hardware, columns.layer.tokens, issued)
     kept = pending + _kept_elsewhere(columns, stage, quantities, flags)
     reserved = reserved_bytes(needed, kept, hardware.usable_bytes - context)
     at_loss = (moment == FORWARD_MOMENT) & (stage.kinds.has_head > 0.0)
@@ -227,14 +228,15 @@ def reserved_bytes(needed: Array, kept: Array, room: Array) -> Array:
 
 
 def pending_buffers(
-    shape: ModelShape, layouts: Layouts, stack: StackTable, hardware: Hardware, tokens: Array, flying: Array
+    shape: ModelShape, layouts: Layouts, stack: StackTable, hardware: Hardware, tokens: Array, issued: Array
 ) -> Array:
-    """Freed full-size collective tensors that wait for the GPU when the host runs ahead by a full launch queue.
+    """Freed full-size collective tensors that wait for the GPU when the host runs ahead of it.
 
     PyTorch marks the tensors of collectives with the communication stream; a freed one becomes usable again only when
-    the GPU has passed it. With a queue of Q launches and one such tensor every l launches, Q / l of them wait. The host
-    gets that far ahead without a pipeline, or while a stage issues at least four forward passes before its first
-    receive; it does not where tensor parallelism spans more than two nodes.
+    the GPU has passed it. With Q launches ahead and one such tensor every l launches, Q / l of them wait. Q is the
+    depth of the launch queue, or, on a stage of a pipeline, what the forward passes before its first receive launch if
+    that is less. The host stays behind the GPU in a pipeline whose tensor-parallel groups span more than two nodes, and
+    in one of two stages with more than four tensor-parallel ranks: read off the H100 grid, not derived.
 
     Args:
         shape [elements, (1,)]: the model.
@@ -242,7 +244,7 @@ def pending_buffers(
         stack [per layout, (n,)]: what the framework of each layout does.
         hardware [GPUs, (n,)]: GPUs per node.
         tokens [tokens, (n,)]: tokens of the rank.
-        flying [micro-batches, (kinds, n)]: micro-batches a stage holds.
+        issued [layers, (kinds, n)]: forward passes of a layer that a stage issues before its first receive.
 
     Returns:
         Bytes that the allocator holds besides what is allocated [bytes, (kinds, n)].
@@ -256,9 +258,10 @@ def pending_buffers(
     between, queue = stack.launches_per_pending, layouts.books.constants.launch_queue
     waits = (stack.record_stream > 0.0) & (between > 0.0) & (layouts.tp > 1.0)
     node = np.where(np.isnan(hardware.gpus_per_node), np.inf, hardware.gpus_per_node)
-    ahead = waits & ((layouts.pp == 1.0) | ((flying >= 4.0) & (layouts.tp <= 2.0 * node)))
-    each: Array = queue / np.maximum(between, 1.0) * (2.0 * shape.hidden) * tokens
-    waiting: Array = each * ahead
+    alone = layouts.pp == 1.0
+    ahead = waits & (alone | (layouts.tp <= 4.0) | ((layouts.pp > 2.0) & (layouts.tp <= 2.0 * node)))
+    launches = np.where(alone, queue, np.minimum(queue, stack.launches_per_layer * issued))
+    waiting: Array = launches / np.maximum(between, 1.0) * (2.0 * shape.hidden) * tokens * ahead
     return waiting
 
 
