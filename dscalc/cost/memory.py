@@ -195,7 +195,8 @@ def _kept_elsewhere(columns: Columns, stage: Stages, now: Mapping[str, Array], f
     """
     at_step, most = in_one(stage.quantities, STEP_MOMENT), in_one(stage.quantities, FIRST_MOMENT)
     flat, cast = (term.of(at_step) for term in columns.held.step[:2])
-    kept = (flat + cast) * (1.0 - flags[STEP_MOMENT])
+    partitions = columns.entries.stack.bucket_count > 0.0  # casts whole partitions, others tensor by tensor
+    kept = (flat + cast * partitions) * (1.0 - flags[STEP_MOMENT])
     pools = columns.entries.stack.stream_pools
     if not pools.any():
         return kept
