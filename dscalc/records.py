@@ -325,3 +325,60 @@ class Network:
     name: str
     tiers: tuple[Tier, ...]
     protocols: Protocols
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Engine:
+    """What one GPU sustains, row by row of the layouts; arrays (n,) or (1,). See ``specs/pace.toml`` for the sources."""
+
+    peak_flop_per_s: Array  # dense 16-bit peak
+    nominal_flop_per_s: Array  # dense peak of the precision of the linear layers, what utilisation is measured against
+    gemm_fraction: Array  # share of it that large 16-bit matrix products of a step sustain
+    linear_gain: Array  # speed of the linear layers' products over 16-bit ones: 1 for bf16, 1.7 for fp8 on Hopper
+    flash_fraction: Array  # share of the peak that a fused attention kernel sustains on causal work
+    memory_bytes_per_s: Array  # datasheet bandwidth of the device memory
+    memory_fraction: Array  # share of it that streaming kernels sustain
+    generation: NDArray[np.intp]  # column of PaceTable.flash_fraction
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PaceTable:
+    """How a software stack spends time, one entry a stack code; see ``specs/pace.toml`` for the sources."""
+
+    names: tuple[str, ...]
+    flash_fraction: Array  # (codes, generations): of a stack's own attention kernel; nan: the engine's
+    elementwise: Array  # passes over memory of element-wise kernels, over those of fused ones
+    host_layer_s: Array  # time in which the host launches forward and backward of a layer
+    host_layer_low_s: Array  # the same where linear layers run in 8 bits or fewer
+    host_expert_s: Array  # added by a layer with experts
+    loss_passes: Array  # 16-bit passes over the logits, head and loss together
+    tp_exposed: Array  # share of tensor-parallel communication that compute does not hide
+    dp_exposed: Array  # share of gradient and weight communication exposed without sharded gradients (ZeRO-0)
+    dp_exposed_sharded: Array  # the same with ZeRO-1 and 2
+    pp_exposed: Array
+    ep_exposed: Array
+    overlap_power: Array  # q of (compute^q + gather^q)^(1/q), FSDP: 1 adds, infinity takes the larger
+    owner_broadcast_s: Array  # per data-parallel rank: owners broadcast their weights one after the other
+    step_s: Array  # once a step: launches of optimizer, clipping, logging
+    floor_s: Array  # fault, off unless a profile sets it: a floor a layer where tp and pp leave the node
+    floor_tp_s: Array  # the same for each tensor-parallel rank
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PaceConstants:
+    """What is the same for every GPU and stack; floats."""
+
+    gemm_ramp: float  # rows, columns or depth of a matrix product at which half of a tile's time is lost
+    unfused_fraction: float  # share of the peak of the batched products of unfused attention
+    unaligned_slowdown: float  # of those products where the head size is no multiple of the tile
+    aligned_to: float
+    score_passes: float  # 16-bit passes over the scores, forward and backward, of unfused attention
+    floor_power: float  # of the soft maximum of GPU and host time
+    host_collective_s: float  # host time of one collective
+    tp_skew_s: float  # waiting of a tensor-parallel collective, per doubling of its members in a node
+    tp_node_skew_s: float  # the same per further node
+    dp_skew_s: float  # waiting of the data-parallel exchange, per doubling of nodes
+    message_s: float  # of a pipeline message beside its transfer
+    optimizer_bytes: float  # memory traffic of a fused optimizer per owned parameter
+    expert_slowdown: float  # of matrix products of experts
+    routing_passes: float  # 16-bit passes over routed tokens

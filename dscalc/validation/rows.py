@@ -140,7 +140,7 @@ def read_rows(path: Path | None = None) -> tuple[list[Row], list[Excluded]]:
             if not clean.get("peak_mem_gib") and clean.get("quality") != "X":
                 continue
             try:
-                rows.append(_lower(clean))
+                rows.append(lower_cells(clean))
             except (DscalcError, ValidationError, UnusableRowError) as error:
                 reason = (
                     "; ".join(str(e["msg"]) for e in error.errors())
@@ -188,7 +188,8 @@ def _whole(cells: dict[str, str], name: str, default: int | None = None) -> int:
     return round(value)
 
 
-def _lower(cells: dict[str, str]) -> Row:
+def lower_cells(cells: dict[str, str]) -> Row:
+    """One row of published cells as a model, a layout and what was measured."""
     flags = tuple(f for f in cells.get("flags", "").split(";") if f)
     for flag in flags:
         if flag in EXCLUDING_FLAGS:

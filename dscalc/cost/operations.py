@@ -1,0 +1,493 @@
+"""Operations of a layer, the embedding, the head and the loss as data: FLOP, bytes, kernels, and the time they take.
+
+A matrix product takes its FLOP at the rate large ones sustain, times 1 + K0 (1/depth + 1/width + 1/rows); the attention
+core runs at its kernel's own rate; what only moves data takes its bytes at the share of the memory's rate that streaming
+reaches. What the host needs to launch it all is a floor under their sum, see :mod:`dscalc.cost.layer_time`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from dscalc.cost.ledger import FULL, SELECTIVE, UNFUSED
+from dscalc.frozen import dataclass
+from dscalc.records import Array, Engine, Layouts, Mask, ModelShape, PaceConstants, PaceTable
+
+ELEMENT_BYTES = 2.0
+FLOP_PER_PRODUCT = 2.0  # a multiplication and an addition
+FLASH_BACKWARD = 2.5  # five products of the forward's two: scores are made again
+FORWARD_OF_THREE = 1.0 / 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Sizes that operations read; arrays (n,)."""
+
+    shape: ModelShape
+    tokens: Array  # of the rank in one micro-batch
+    seq_len: Array
+    tp: Array
+    kv_tp: Array  # ranks that divide key and value
+    hidden_tokens: Array  # tokens whose hidden vector a rank keeps outside the tensor-parallel regions
+    routed: Array  # tokens times experts a token that reach one expert, on the ranks that hold it
+    local_experts: Array
+    etp: Array
+    vocab_tp: Array
+    unfused: Mask
+
+
+Sizes = tuple[Array | float, Array | float, Array | float, Array | float]
+
+
+class Operation(NamedTuple):
+    """One operation.
+
+    Attributes:
+        name: path below the part that holds it.
+        part: ``layer`` (every layer), ``dense``, ``moe``, ``embedding`` or ``head``.
+        kind: ``linear`` (a matrix product that may run in 8 bits), ``product`` (one that does not), ``core`` (attention
+            core), ``stream`` (bound by memory).
+        sizes: linear, product: rows, depth, width, how many; core: FLOP of the causal and of the full square, scores,
+            1; stream: elements, passes forward, passes backward, 1.
+        kernels: launches forward; backward has twice as many.
+        formula, source: for ``--explain``.
+    """
+
+    name: str
+    part: str
+    kind: str
+    sizes: Callable[[Case], Sizes]
+    kernels: float
+    formula: str
+    source: str
+
+
+def _gate(c: Case) -> float:
+    return 2.0 if c.shape.gated_mlp else 1.0
+
+
+def _qkv(c: Case) -> Sizes:
+    s = c.shape
+    queries = s.heads * s.head_dim * (2.0 if s.gated_attention else 1.0) / c.tp
+    return c.tokens, s.hidden, queries + s.kv_heads * (s.head_dim + s.value_head_dim) / c.kv_tp, 0.0 if s.mla else 1.0
+
+
+def _latent_down(c: Case) -> Sizes:
+    s = c.shape
+    return c.tokens, s.hidden, s.q_lora_rank + s.kv_lora_rank + s.rope_head_dim, 1.0 if s.mla else 0.0
+
+
+def _latent_query(c: Case) -> Sizes:
+    s = c.shape
+    return c.tokens, s.q_lora_rank or s.hidden, s.heads * s.head_dim / c.tp, 1.0 if s.mla else 0.0
+
+
+def _latent_key(c: Case) -> Sizes:
+    s = c.shape
+    width = s.heads * (s.head_dim - s.rope_head_dim + s.value_head_dim) / c.tp
+    return c.tokens, max(s.kv_lora_rank, 1), width, 1.0 if s.mla else 0.0
+
+
+def _core(c: Case) -> Sizes:
+    s = c.shape
+    square = 2.0 * c.tokens * c.seq_len * s.heads * (s.head_dim + s.value_head_dim) / c.tp
+    return square / 2.0, square, s.heads * c.seq_len * c.tokens / c.tp, 1.0
+
+
+def _experts(width: Callable[[Case], tuple[Array | float, Array | float]]) -> Callable[[Case], Sizes]:
+    def sizes(c: Case) -> Sizes:
+        depth, wide = width(c)
+        return c.routed, depth, wide, c.local_experts
+
+    return sizes
+
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation("qkv", "layer", "linear", _qkv, 1, "2 M h (a + 2g) d_k / t", "[Vaswani2017]"),
+    Operation("latent_down", "layer", "linear", _latent_down, 2, "2 M h (r_q + r_kv + d_rope)", "[DeepSeekV2]"),
+    Operation("latent_query", "layer", "linear", _latent_query, 1, "2 M r_q a d_k / t", "[DeepSeekV2]"),
+    Operation("latent_key_value", "layer", "linear", _latent_key, 1, "2 M r_kv a (d_nope + d_v) / t", "[DeepSeekV2]"),
+    Operation("attention_core", "layer", "core", _core, 2, "2 M s a d_k / t causal, 4 M s a d_k / t full", "[Dao2023]"),
+    Operation(
+        "out",
+        "layer",
+        "linear",
+        lambda c: (c.tokens, c.shape.heads * c.shape.value_head_dim / c.tp, c.shape.hidden, 1.0),
+        1,
+        "2 M a d_v h / t",
+        "[Vaswani2017]",
+    ),
+    Operation(
+        "mlp_up",
+        "dense",
+        "linear",
+        lambda c: (c.tokens, c.shape.hidden, _gate(c) * c.shape.ffn_hidden / c.tp, 1.0),
+        1,
+        "2 M h (1 + gate) f / t",
+        "[Shazeer2020]",
+    ),
+    Operation(
+        "mlp_down",
+        "dense",
+        "linear",
+        lambda c: (c.tokens, c.shape.ffn_hidden / c.tp, c.shape.hidden, 1.0),
+        1,
+        "2 M f h / t",
+        "[Shazeer2020]",
+    ),
+    Operation(
+        "router",
+        "moe",
+        "product",
+        lambda c: (c.hidden_tokens, c.shape.hidden, c.shape.experts, 1.0),
+        4,
+        "2 M h E / t",
+        "[Shazeer2017]",
+    ),
+    Operation(
+        "experts_up",
+        "moe",
+        "expert",
+        _experts(lambda c: (c.shape.hidden, _gate(c) * c.shape.moe_ffn_hidden / c.etp)),
+        2,
+        "2 M top_k h (1 + gate) f_e / t",
+        "[Shazeer2017]",
+    ),
+    Operation(
+        "experts_down",
+        "moe",
+        "expert",
+        _experts(lambda c: (c.shape.moe_ffn_hidden / c.etp, c.shape.hidden)),
+        2,
+        "2 M top_k f_e h / t",
+        "[Shazeer2017]",
+    ),
+    Operation(
+        "shared_expert_up",
+        "moe",
+        "linear",
+        lambda c: (c.tokens, c.shape.hidden, _gate(c) * c.shape.shared_ffn_hidden / c.tp, _has(c.shape)),
+        1,
+        "2 M h (1 + gate) f_s / t",
+        "[DeepSeekV2]",
+    ),
+    Operation(
+        "shared_expert_down",
+        "moe",
+        "linear",
+        lambda c: (c.tokens, max(c.shape.shared_ffn_hidden, 1) / c.tp, c.shape.hidden, _has(c.shape)),
+        1,
+        "2 M f_s h / t",
+        "[DeepSeekV2]",
+    ),
+    Operation(
+        "norms",
+        "layer",
+        "stream",
+        lambda c: (c.hidden_tokens * c.shape.hidden * c.shape.norms_per_layer / 2.0, 4.0, 6.0, 1.0),
+        2,
+        "2 norms: 2 passes over M h forward, 3 backward each",
+        "[Definition]",
+    ),
+    Operation(
+        "residuals",
+        "layer",
+        "stream",
+        lambda c: (c.hidden_tokens * c.shape.hidden, 6.0, 4.0, 1.0),
+        2,
+        "2 sums: 3 passes over M h forward, 2 backward each",
+        "[Definition]",
+    ),
+    Operation(
+        "rotary",
+        "layer",
+        "stream",
+        lambda c: (c.tokens * c.shape.heads * c.shape.head_dim / c.tp, 2.0, 4.0, 1.0),
+        3,
+        "6 passes over M a d_k / t: positions, layout of heads",
+        "[Su2021]",
+    ),
+    Operation(
+        "activation",
+        "dense",
+        "stream",
+        lambda c: (c.tokens * (1.0 + c.shape.gated_mlp) * c.shape.ffn_hidden / c.tp, 2.0, 3.0, 1.0),
+        1,
+        "5 passes over M (1 + gate) f / t",
+        "[Shazeer2020]",
+    ),
+    Operation(
+        "expert_activation",
+        "moe",
+        "stream",
+        lambda c: (
+            c.routed * c.local_experts * (1.0 + c.shape.gated_mlp) * c.shape.moe_ffn_hidden / c.etp,
+            2.0,
+            3.0,
+            1.0,
+        ),
+        1,
+        "5 passes over M top_k (1 + gate) f_e / t",
+        "[Shazeer2020]",
+    ),
+    Operation(
+        "routing",
+        "moe",
+        "routing",
+        lambda c: (c.routed * c.local_experts / c.etp * c.shape.hidden, FORWARD_OF_THREE, 2.0 * FORWARD_OF_THREE, 1.0),
+        8,
+        "permutation and weighting of routed tokens, M top_k h / t a pass",
+        "[MegatronLM] token_dispatcher.py",
+    ),
+    Operation(
+        "lookup",
+        "embedding",
+        "stream",
+        lambda c: (c.hidden_tokens * c.shape.hidden, 2.0, 3.0, 1.0),
+        1,
+        "rows read and written, gradient rows added",
+        "[Vaswani2017]",
+    ),
+    Operation(
+        "projection",
+        "head",
+        "product",
+        lambda c: (c.tokens, c.shape.hidden, c.shape.vocab / c.vocab_tp, 1.0),
+        1,
+        "2 M h V / t",
+        "[Vaswani2017]",
+    ),
+    Operation(
+        "loss",
+        "head",
+        "loss",
+        lambda c: (c.tokens * c.shape.vocab / c.vocab_tp, FORWARD_OF_THREE, 2.0 * FORWARD_OF_THREE, 1.0),
+        6,
+        "passes over M V / t logits, head and loss together",
+        "[MegatronLM] cross_entropy.py",
+    ),
+)
+
+
+def _has(shape: ModelShape) -> float:
+    return 1.0 if shape.shared_ffn_hidden else 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pace:
+    """How the stack of each layout spends time: entries of ``records.PaceTable``, and the attention rate; (n,)."""
+
+    flash_fraction: Array
+    elementwise: Array
+    host_layer_s: Array
+    host_expert_s: Array
+    loss_passes: Array
+    tp_exposed: Array
+    dp_exposed: Array
+    pp_exposed: Array
+    ep_exposed: Array
+    overlap_power: Array
+    owner_broadcast_s: Array
+    step_s: Array
+    floor_s: Array
+    floor_tp_s: Array
+
+
+def pace_of(table: PaceTable, layouts: Layouts, engine: Engine) -> Pace:
+    """What the stack of each layout does, on its GPU, at its precision and ZeRO stage.
+
+    Args:
+        table [per code, (codes,)]: how stacks spend time.
+        layouts [codes, (n,)]: the layout columns.
+        engine [FLOP/s, (n,)]: what the GPU sustains.
+
+    Returns:
+        Columns [s, (n,)].
+
+    Raises:
+        nothing.
+
+    References:
+        [Definition].
+    """
+    code = layouts.stack
+    own = table.flash_fraction[code, engine.generation]
+    low = engine.linear_gain > 1.0
+    return Pace(
+        flash_fraction=np.where(np.isnan(own), engine.flash_fraction, own),
+        elementwise=table.elementwise[code],
+        host_layer_s=np.where(low, table.host_layer_low_s[code], table.host_layer_s[code]),
+        host_expert_s=table.host_expert_s[code],
+        loss_passes=table.loss_passes[code],
+        tp_exposed=table.tp_exposed[code],
+        dp_exposed=np.where(layouts.zero > 0.0, table.dp_exposed_sharded[code], table.dp_exposed[code]),
+        pp_exposed=table.pp_exposed[code],
+        ep_exposed=table.ep_exposed[code],
+        overlap_power=table.overlap_power[code],
+        owner_broadcast_s=table.owner_broadcast_s[code],
+        step_s=table.step_s[code],
+        floor_s=table.floor_s[code],
+        floor_tp_s=table.floor_tp_s[code],
+    )
+
+
+class Time(NamedTuple):
+    """Seconds of an operation in one micro-batch on one rank; arrays (n,)."""
+
+    forward: Array
+    backward: Array
+    again: Array  # forward once more where its result was not kept
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One operation of one micro-batch on one rank, hardware apart; arrays (n,) or (1,).
+
+    Attributes:
+        operation: what it is.
+        forward_flop, backward_flop: FLOP executed.
+        forward_bytes, backward_bytes: memory traffic.
+        again: share of the forward that backward repeats.
+        shortness: 1/depth + 1/width + 1/rows of a matrix product.
+    """
+
+    operation: Operation
+    forward_flop: Array
+    backward_flop: Array
+    forward_bytes: Array
+    backward_bytes: Array
+    again: Array
+    shortness: Array
+
+
+def case_of(shape: ModelShape, layouts: Layouts) -> Case:
+    """Sizes of one micro-batch on one rank.
+
+    Args:
+        shape [elements, (1,)]: the model.
+        layouts [degrees, (n,)]: the layout columns.
+
+    Returns:
+        The sizes [tokens and ranks, (n,)].
+
+    Raises:
+        nothing.
+
+    References:
+        [Shoeybi2019] section 3, [Korthikanti2022] section 4.2, [Shazeer2017].
+    """
+    tokens = layouts.seq_len * layouts.micro_batch / layouts.cp
+    split = layouts.sequence_parallel > 0.0
+    experts = float(max(shape.experts, 1))
+    group = layouts.ep * layouts.etp
+    routed = tokens / layouts.tp * group * shape.top_k * layouts.capacity_factor / experts
+    parallel_loss = layouts.books.losses.vocab_parallel[layouts.loss] > 0.0
+    return Case(
+        shape=shape,
+        tokens=tokens,
+        seq_len=layouts.seq_len,
+        tp=layouts.tp,
+        kv_tp=np.minimum(layouts.tp, float(shape.kv_heads)),
+        hidden_tokens=tokens / np.where(split, layouts.tp, 1.0),
+        routed=routed,
+        local_experts=experts / layouts.ep,
+        etp=layouts.etp,
+        vocab_tp=np.where(parallel_loss, layouts.tp, 1.0),
+        unfused=layouts.attention == UNFUSED,
+    )
+
+
+def works(shape: ModelShape, layouts: Layouts) -> tuple[Work, ...]:
+    """FLOP and bytes of every operation that the model has.
+
+    Args:
+        shape [elements, (1,)]: the model.
+        layouts [degrees, (n,)]: the layout columns.
+
+    Returns:
+        The operations in the order of the table, of one layer, embedding or head and one micro-batch [FLOP, (n,)].
+
+    Raises:
+        nothing.
+
+    References:
+        [Korthikanti2022] appendix A, [Dao2023] section 3, [Chowdhery2022] appendix B.
+    """
+    case = case_of(shape, layouts)
+    full = (layouts.recompute == FULL) * 1.0
+    chosen = layouts.recompute == SELECTIVE
+    second = chosen & (layouts.books.stacks.every_second_matmul[layouts.stack] > 0.0)
+    has_experts = bool(shape.moe_layer) and any(shape.moe_layer)
+    found = []
+    for operation in OPERATIONS:
+        if operation.part == "moe" and not has_experts:
+            continue
+        if operation.part == "dense" and has_experts and all(shape.moe_layer):
+            continue
+        sizes = operation.sizes(case)
+        if isinstance(sizes[3], float) and sizes[3] == 0.0:
+            continue
+        first, middle, last, count = (np.asarray(x, dtype=np.float64) + 0.0 * case.tokens for x in sizes)
+        again = full if operation.part in ("layer", "dense", "moe") else 0.0 * full
+        zero = 0.0 * case.tokens
+        if operation.kind in ("linear", "product", "expert"):
+            flop = FLOP_PER_PRODUCT * first * middle * last * count
+            short = 1.0 / np.maximum(middle, 1.0) + 1.0 / np.maximum(last, 1.0) + 1.0 / np.maximum(first, 1.0)
+            again = np.where(second & (operation.kind == "linear"), 0.5, again)
+            found.append(Work(operation, flop, 2.0 * flop, zero, zero, again, short))
+        elif operation.kind == "core":
+            flop = np.where(case.unfused, middle, first)
+            backward = np.where(case.unfused, 2.0, FLASH_BACKWARD) * flop
+            scores = np.where(case.unfused, ELEMENT_BYTES * last, 0.0)
+            again = np.where(chosen & ~second, 1.0, again)
+            found.append(Work(operation, flop, backward, scores * FORWARD_OF_THREE, scores * 2.0 / 3.0, again, zero))
+        else:
+            bytes_ = ELEMENT_BYTES * first
+            found.append(Work(operation, zero, zero, bytes_ * middle, bytes_ * last, again, zero))
+    return tuple(found)
+
+
+def operation_seconds(work: Work, engine: Engine, pace: Pace, constants: PaceConstants, unaligned: bool) -> Time:
+    """Time of one operation on the GPU, launches apart.
+
+    Args:
+        work [FLOP, (n,)]: the operation.
+        engine [FLOP/s, (n,)]: what the GPU sustains.
+        pace [passes, (n,)]: how the stack of each layout spends time.
+        constants [-, (1,)]: what is the same everywhere.
+        unaligned: the head size is no multiple of what tensor cores want.
+
+    Returns:
+        Forward, backward and what is computed again [s, (n,)].
+
+    Raises:
+        nothing.
+
+    References:
+        [Dao2023] section 4, [Korthikanti2022] section 5; fitted, see docs/explanation/step-time.md.
+    """
+    kind = work.operation.kind
+    memory = engine.memory_bytes_per_s * engine.memory_fraction
+    if kind in ("linear", "product", "expert"):
+        rate = engine.peak_flop_per_s * engine.gemm_fraction
+        if kind == "linear":
+            rate = rate * engine.linear_gain
+        elif kind == "expert":
+            rate = rate / constants.expert_slowdown
+        each = (1.0 + constants.gemm_ramp * work.shortness) / rate
+        forward, backward = work.forward_flop * each, work.backward_flop * each
+    elif kind == "core":
+        unfused = work.forward_bytes > 0.0
+        slow = (constants.unaligned_slowdown if unaligned else 1.0) / constants.unfused_fraction
+        each = np.where(unfused, slow, 1.0 / pace.flash_fraction) / engine.peak_flop_per_s
+        moved = constants.score_passes / memory
+        forward = work.forward_flop * each + work.forward_bytes * moved
+        backward = work.backward_flop * each + work.backward_bytes * moved
+    else:
+        passes = {"routing": constants.routing_passes, "loss": pace.loss_passes}.get(kind, pace.elementwise)
+        each = passes / memory
+        forward, backward = work.forward_bytes * each, work.backward_bytes * each
+    return Time(forward, backward, forward * work.again)

@@ -1,0 +1,184 @@
+"""What GPUs sustain and how stacks spend time: ``pace.toml`` read once and lowered into the records of a step."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dscalc.errors import InputError
+from dscalc.records import Engine, PaceConstants, PaceTable
+from dscalc.specs.hardware import GpuSpec
+from dscalc.specs.stack import stack_names
+from dscalc.units import to_base, unit_dimension
+
+HALF = ("bf16", "fp16")
+_COLUMNS = tuple(f for f in PaceTable.__dataclass_fields__ if f not in ("names", "flash_fraction"))
+
+
+class Noted(NamedTuple):
+    """One number that a prediction rests on, in base units, as answers list it."""
+
+    name: str
+    value: float
+    unit: str
+    kind: str
+    source: str
+    stderr: float | None = None  # relative
+
+
+@lru_cache(maxsize=1)
+def _data() -> dict[str, Any]:
+    return tomllib.loads((files("dscalc.specs") / "pace.toml").read_text(encoding="utf-8"))
+
+
+def _base(record: Mapping[str, Any]) -> float:
+    value, unit = float(record["value"]), record["unit"]
+    return to_base(value, unit, unit_dimension(unit)) if unit in ("s", "ms", "us") else value
+
+
+def _noted(name: str, record: Mapping[str, Any]) -> Noted:
+    unit = "s" if record["unit"] in ("s", "ms", "us") else record["unit"]
+    return Noted(name, _base(record), unit, record["kind"], record["source"], record.get("stderr"))
+
+
+def _stack(name: str) -> dict[str, Any]:
+    data = _data()
+    own = data["stack"].get(name, {})
+    like = _stack(own["like"]) if "like" in own else data["default"]
+    return {**like, **{k: v for k, v in own.items() if k != "like"}}
+
+
+@lru_cache(maxsize=1)
+def pace_table() -> PaceTable:
+    """How stacks spend time, one entry a stack code.
+
+    Returns:
+        The table [s, (codes,)].
+    """
+    order = _data()["generations"]["order"]
+    stacks = [_stack(name) for name in stack_names()]
+    flash = [[_base(row["flash_fraction"][g]) if g in row.get("flash_fraction", {}) else np.nan for g in order] for row in stacks]
+    return PaceTable(
+        names=stack_names(),
+        flash_fraction=np.asarray(flash),
+        **{name: np.asarray([_base(row[name]) for row in stacks]) for name in _COLUMNS},
+    )
+
+
+@lru_cache(maxsize=1)
+def pace_constants() -> PaceConstants:
+    """What is the same for every GPU and stack.
+
+    Returns:
+        The constants [s].
+    """
+    return PaceConstants(**{name: _base(record) for name, record in _data()["constants"].items()})
+
+
+def faults() -> dict[str, Noted]:
+    """Known faults of clusters, for diagnoses; never part of a prediction.
+
+    Returns:
+        Records by name [s].
+    """
+    return {name: _noted(f"faults/{name}", record) for name, record in _data()["faults"].items()}
+
+
+def _generation(gpu: GpuSpec) -> str:
+    first = gpu.arch.split()[0]
+    return first if first in _data()["generations"]["order"] else "other"
+
+
+def _of(table: str, generation: str) -> Mapping[str, Any]:
+    rows = _data()[table]
+    found: Mapping[str, Any] = rows.get(generation) or rows["other"]
+    return found
+
+
+def engine(gpu: GpuSpec, precision: str) -> tuple[Engine, tuple[Noted, ...]]:
+    """What one GPU sustains in a training step.
+
+    Args:
+        gpu: its profile.
+        precision: of the linear layers: ``bf16``, ``fp16``, ``fp8``, ``fp4`` or ``fp32``.
+
+    Returns:
+        The record [FLOP/s, (1,)] and the numbers it rests on.
+
+    Raises:
+        InputError: the profile says too little, or the part has no such precision.
+    """
+    half = next((d for d in HALF if gpu.peak.of(d) is not None), None)
+    if half is None:
+        raise InputError(f"{gpu.id} states no 16-bit peak; give --flops", where="--gpu")
+    if gpu.memory_bandwidth_bytes_per_s is None:
+        raise InputError(f"{gpu.id} states no memory bandwidth; give a --profile that does", where="--gpu")
+    peak = gpu.peak_flop_per_s(half)
+    generation = _generation(gpu)
+    own = next((row for row in _data()["gpu"].values() if gpu.id in row["ids"]), None)
+    best = gpu.matmul_flop_per_s(half)
+    if own is not None:
+        fraction = _noted(f"{gpu.id}/gemm_fraction", own)
+    elif best is not None:
+        share = _noted(f"{gpu.id}/gemm_fraction", _of("matmul_share", generation))
+        fraction = share._replace(value=share.value * best / peak, kind="assumed", source=f"{share.source}, of its best matmul")
+    else:
+        fraction = _noted(f"{gpu.id}/gemm_fraction", _of("peak_share", generation))
+    gain, nominal = _gain(gpu, precision, generation, peak)
+    flash = _noted(f"{gpu.id}/flash_fraction", _of("flash_fraction", generation))
+    memory = _noted(f"{gpu.id}/memory_fraction", _of("memory_fraction", generation))
+    order = _data()["generations"]["order"]
+
+    def one(value: float) -> Any:
+        return np.asarray([value], dtype=np.float64)
+
+    record = Engine(
+        peak_flop_per_s=one(peak),
+        nominal_flop_per_s=one(nominal),
+        gemm_fraction=one(fraction.value),
+        linear_gain=one(gain.value),
+        flash_fraction=one(flash.value),
+        memory_bytes_per_s=one(gpu.memory_bandwidth_bytes_per_s),
+        memory_fraction=one(memory.value),
+        generation=np.asarray([order.index(generation)], dtype=np.intp),
+    )
+    return record, (fraction, flash, memory, *((gain,) if gain.value != 1.0 else ()))
+
+
+def _gain(gpu: GpuSpec, precision: str, generation: str, peak: float) -> tuple[Noted, float]:
+    """Speed of linear layers over 16 bits, and the peak that utilisation is measured against."""
+    name = f"{gpu.id}/linear_gain"
+    if precision in HALF:
+        return Noted(name, 1.0, "times", "datasheet", "16-bit products"), peak
+    if precision == "fp32":
+        record = gpu.peak.tf32 or gpu.peak.fp32
+        if record is None:
+            raise InputError(f"{gpu.id} has no fp32 rate", where="--precision")
+        return Noted(name, record.base / peak, "times", record.kind, "peak of 32-bit products over 16-bit ones"), record.base
+    nominal = gpu.peak.of(precision)
+    if nominal is None:
+        raise InputError(f"{gpu.id} has no {precision} rate; it has {', '.join(gpu.dtypes)}", where="--precision")
+    rows = _data()["low_gain"]
+    return _noted(name, rows.get(f"{precision} {generation}") or rows[f"{precision} other"]), nominal.base
+
+
+def notes_of(stack: str) -> tuple[Noted, ...]:
+    """What a stack's pace rests on.
+
+    Args:
+        stack: a name of ``stack_names``.
+
+    Returns:
+        Its records; those of its attention kernel by generation.
+    """
+    row = _stack(stack)
+    flash = row.get("flash_fraction", {})
+    return (
+        *(_noted(f"{stack}/{name}", row[name]) for name in _COLUMNS),
+        *(_noted(f"{stack}/flash_fraction/{g}", record) for g, record in flash.items()),
+    )

@@ -1,0 +1,227 @@
+"""Predicted against published step times: errors by source, GPU, stack and kind of layout."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dscalc.cost.conventions import model_flop
+from dscalc.cost.exchange import Exchange, exchange
+from dscalc.cost.step import Step, timed_step
+from dscalc.frozen import dataclass
+from dscalc.records import Array, Engine, Layouts, ModelShape, Network, PaceConstants, PaceTable
+from dscalc.specs.layout_spec import lower
+from dscalc.specs.network import compose_network, load_interconnect
+from dscalc.specs.pace import engine, pace_constants, pace_table
+from dscalc.specs.stack import load_books
+from dscalc.validation.rows import Excluded
+from dscalc.validation.step_rows import LEAST_MFU, UNHEALTHY, Domain, StepRow, read_step_rows
+
+HEALTHY_QUALITY = frozenset("AB")
+POOLED_UNDER = 10  # rows of a group; smaller groups count as one
+
+
+@dataclass(frozen=True, slots=True)
+class StepPrediction:
+    """One row beside its prediction; ``error_fraction`` is predicted / measured - 1."""
+
+    row: StepRow
+    predicted_s: float
+    lower_s: float
+    upper_s: float
+    error_fraction: float
+    mfu: float
+    healthy: bool
+    terms: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupErrors:
+    """Errors of rows that share something."""
+
+    by: str  # source | split_group | gpu | stack | layout
+    name: str
+    healthy: bool
+    n: int
+    median_abs: float
+    p90_abs: float
+    max_abs: float
+    bias: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepValidation:
+    """Every prediction, what was left out and why, and the errors by group."""
+
+    predictions: tuple[StepPrediction, ...]
+    excluded: tuple[Excluded, ...]
+    groups: tuple[GroupErrors, ...]
+    average_median: float  # over split groups of healthy rows, those under 10 rows pooled
+    median: float  # over all healthy rows
+    p90: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Rows of one model, lowered; ``numbers`` are their places in the list of rows."""
+
+    numbers: tuple[int, ...]
+    shape: ModelShape
+    layouts: Layouts
+    engine: Engine
+    sent: Exchange
+
+    def step(self, table: PaceTable | None = None, constants: PaceConstants | None = None) -> Step:
+        """The step of every row."""
+        return timed_step(
+            self.shape, self.layouts, self.engine, table or pace_table(), constants or pace_constants(), self.sent
+        )
+
+
+def _joined(kind: type[Any], parts: Sequence[Any], sizes: Sequence[int]) -> Any:
+    """Records with arrays, one behind the other."""
+    return kind(
+        **{
+            field.name: np.concatenate([np.broadcast_to(getattr(p, field.name), (n,)) for p, n in zip(parts, sizes, strict=True)])
+            for field in fields(kind)
+        }
+    )
+
+
+def network_of(row: StepRow, known: dict[tuple[str, Domain], Network]) -> Network:
+    """The network of a row's GPUs."""
+    key = (row.gpu.id, row.domain)
+    if key not in known:
+        domain = row.domain
+        joined = load_interconnect(domain.interconnect).spec
+        known[key] = compose_network(row.gpu, domain.gpus, joined, nics_per_node=domain.nics).network
+    return known[key]
+
+
+def batches(rows: Sequence[StepRow]) -> list[Batch]:
+    """Rows lowered, one batch a model."""
+    books = load_books()
+    networks: dict[tuple[str, Domain], Network] = {}
+    by_shape: dict[ModelShape, dict[tuple[str, Domain], list[int]]] = defaultdict(lambda: defaultdict(list))
+    for number, row in enumerate(rows):
+        by_shape[row.row.shape][row.gpu.id, row.domain].append(number)
+    found = []
+    for shape, places in by_shape.items():
+        sent = []
+        for members in places.values():
+            part = lower([rows[i].row.layout for i in members], books)
+            sent.append(exchange(shape, part, network_of(rows[members[0]], networks)))
+        numbers = [i for members in places.values() for i in members]
+        engines = [engine(rows[i].gpu, rows[i].precision)[0] for i in numbers]
+        found.append(
+            Batch(
+                tuple(numbers),
+                shape,
+                lower([rows[i].row.layout for i in numbers], books),
+                _joined(Engine, engines, [1] * len(engines)),
+                _joined(Exchange, sent, [len(members) for members in places.values()]),
+            )
+        )
+    return found
+
+
+def validate_step(path: Path | None = None) -> StepValidation:
+    """Predict every row that can be predicted.
+
+    Args:
+        path: a CSV file with the columns of the shipped table; None for the shipped rows.
+
+    Returns:
+        The validation.
+
+    Raises:
+        InputError: the file cannot be read or lacks a column.
+    """
+    rows, excluded = read_step_rows(path)
+    predictions: list[StepPrediction | None] = [None] * len(rows)
+    for batch in batches(rows):
+        step = batch.step()
+        flop = model_flop("palm", batch.shape, batch.layouts)
+        rate = batch.engine.nominal_flop_per_s
+        for at, number in enumerate(batch.numbers):
+            predictions[number] = _compare(rows[number], step, at, float(flop[at] / rate[at]))
+    whole = [p for p in predictions if p is not None]
+    healthy = [p for p in whole if p.healthy]
+    absolute = np.abs([p.error_fraction for p in healthy]) if healthy else np.array([np.nan])
+    groups = tuple(_groups(whole))
+    return StepValidation(
+        tuple(whole),
+        tuple(excluded),
+        groups,
+        _average(healthy),
+        float(np.median(absolute)),
+        float(np.quantile(absolute, 0.9)),
+    )
+
+
+def _compare(row: StepRow, step: Step, at: int, ideal_s: float) -> StepPrediction:
+    predicted = float(step.step_time_s[at])
+    reached = row.mfu if row.mfu is not None else ideal_s / row.measured_s
+    flags = row.row.flags
+    healthy = (
+        row.task in ("pretrain", "")
+        and row.row.quality in HEALTHY_QUALITY
+        and not any(flag.startswith(bad) for flag in flags for bad in UNHEALTHY)
+        and reached >= LEAST_MFU
+    )
+    return StepPrediction(
+        row=row,
+        predicted_s=predicted,
+        lower_s=float(step.lower_s[at]),
+        upper_s=float(step.upper_s[at]),
+        error_fraction=predicted / row.measured_s - 1.0,
+        mfu=reached,
+        healthy=healthy,
+        terms=tuple((leaf.spec.path, float(leaf.exposed_s[at])) for leaf in step.terms),
+    )
+
+
+BY: tuple[tuple[str, Callable[[StepPrediction], str]], ...] = (
+    ("source", lambda p: p.row.row.source),
+    ("split_group", lambda p: p.row.row.group),
+    ("gpu", lambda p: p.row.gpu.id),
+    ("stack", lambda p: p.row.row.layout.stack),
+    ("layout", lambda p: p.row.kind),
+)
+
+
+def _groups(predictions: Sequence[StepPrediction]) -> Iterable[GroupErrors]:
+    for by, name_of in BY:
+        for healthy in (True, False):
+            found: dict[str, list[float]] = defaultdict(list)
+            for p in predictions:
+                if p.healthy or not healthy:
+                    found[name_of(p)].append(p.error_fraction)
+            for name, errors in sorted(found.items()):
+                absolute = np.abs(errors)
+                yield GroupErrors(
+                    by,
+                    name,
+                    healthy,
+                    len(errors),
+                    float(np.median(absolute)),
+                    float(np.quantile(absolute, 0.9)),
+                    float(absolute.max()),
+                    float(np.median(errors)),
+                )
+
+
+def _average(healthy: Sequence[StepPrediction]) -> float:
+    """Mean over groups of the median error; groups of fewer than ten rows count as one."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for p in healthy:
+        found[p.row.row.group].append(abs(p.error_fraction))
+    pooled = [e for errors in found.values() if len(errors) < POOLED_UNDER for e in errors]
+    medians = [float(np.median(errors)) for errors in found.values() if len(errors) >= POOLED_UNDER]
+    medians += [float(np.median(pooled))] if pooled else []
+    return float(np.mean(medians)) if medians else float("nan")

@@ -1,0 +1,212 @@
+"""Published step times as rows: what a source leaves empty is filled from one written table, then lowered."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import tomllib
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from dscalc.errors import DscalcError, InputError
+from dscalc.frozen import dataclass
+from dscalc.specs.hardware import GpuSpec
+from dscalc.specs.store import load_gpu
+from dscalc.validation.rows import EXCLUDING_FLAGS, LARGEST_FILE_BYTES, Excluded, Row, UnusableRowError, lower_cells
+
+NEEDED = ("id", "source_key", "n_layers", "hidden", "n_heads", "seq_len", "n_gpus", "gpu")
+# another job than training whole weights on packed sequences, or a row that contradicts itself
+LEFT_OUT_FLAGS = EXCLUDING_FLAGS | {
+    "noise_40pct": "noise of 40 % by the authors' own words",
+    "gbs_ne_mbs_x_gas_x_dp": "printed batch does not multiply out",
+    "gbs_label_inconsistent": "printed batch inconsistent",
+    "tps_vs_step_mismatch": "printed throughput and step time disagree",
+    "unpacked_data": "padded sequences",
+    "end_to_end_average": "average over restarts",
+    "single_iteration": "one iteration",
+    "example_log_line": "one example line of a log",
+    "layers_unknown": "number of layers not stated",
+    "heads_unknown": "number of heads not stated",
+    "token_drop": "tokens dropped",
+    "lower_bound_statement": "a bound, not a measurement",
+    "upper_bound_statement": "a bound, not a measurement",
+    "throughput_inconsistent": "throughput inconsistent",
+}
+UNHEALTHY = ("slow_outlier", "latency_bound", "very_low_mfu", "proxy_layers", "layout_")
+LEAST_MFU = 0.20
+TRAINING = ("pretrain", "sft-full", "finetune", "")
+LOW = {"mxfp8": "fp8", "nvfp4": "fp4", "fp8": "fp8"}
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """The network of a row: GPUs and NICs of one domain, and what joins domains."""
+
+    gpus: int
+    nics: int
+    interconnect: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """One published step time, lowered."""
+
+    row: Row
+    measured_s: float
+    mfu: float | None  # as reported, a fraction
+    task: str
+    model: str
+    precision: str  # of the linear layers
+    gpu: GpuSpec
+    domain: Domain
+
+    @property
+    def kind(self) -> str:
+        """What sort of layout it is."""
+        layout = self.row.layout
+        words = [name for name, degree in (("tp", layout.tp), ("pp", layout.pp), ("cp", layout.cp), ("ep", layout.ep)) if degree > 1]
+        if layout.zero == 3:
+            words.append("fsdp")
+        return "+".join(words) or ("dp" if layout.dp > 1 else "one GPU")
+
+
+@lru_cache(maxsize=1)
+def _table() -> dict[str, Any]:
+    return tomllib.loads((files("dscalc.validation") / "step_sources.toml").read_text(encoding="utf-8"))
+
+
+def read_step_rows(path: Path | None = None) -> tuple[list[StepRow], list[Excluded]]:
+    """Rows with a step time or a throughput, of the shipped table or of a CSV file with its columns.
+
+    Args:
+        path: a CSV file; None for the rows that ship.
+
+    Returns:
+        The rows that can be predicted, and those that cannot with the reason.
+
+    Raises:
+        InputError: the file cannot be read, is too large or lacks a column.
+    """
+    text = (files("dscalc.validation") / "step_rows.csv").read_text(encoding="utf-8") if path is None else _read(path)
+    reader = csv.DictReader(io.StringIO(text))
+    missing = [name for name in NEEDED if name not in (reader.fieldnames or [])]
+    if missing:
+        raise InputError(f"lacks the column {missing[0]!r}; needed: {', '.join(NEEDED)}", where=str(path))
+    rows: list[StepRow] = []
+    excluded: list[Excluded] = []
+    try:
+        for cells in reader:
+            clean = {k: (v or "").strip() for k, v in cells.items() if isinstance(k, str) and not isinstance(v, list)}
+            if not clean.get("step_time_s") and not clean.get("tokens_per_s_per_gpu"):
+                continue
+            try:
+                rows.append(_lower(clean))
+            except (DscalcError, ValidationError, UnusableRowError) as error:
+                several = isinstance(error, ValidationError)
+                reason = "; ".join(str(e["msg"]) for e in error.errors()) if several else str(error)
+                excluded.append(Excluded(clean.get("id", "?"), reason))
+    except csv.Error as error:
+        raise InputError(f"not a CSV table: {error}", where=f"{path}:{reader.line_num}") from error
+    return rows, excluded
+
+
+def _read(path: Path) -> str:
+    try:
+        if path.stat().st_size > LARGEST_FILE_BYTES:
+            raise InputError("larger than a table of measurements can be", where=str(path))
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot be read as a CSV file: {error}", where=str(path)) from error
+
+
+def _float(cells: dict[str, str], name: str) -> float | None:
+    try:
+        return float(cells[name]) if cells.get(name) else None
+    except ValueError as error:
+        raise UnusableRowError(f"{name} is not a number: {cells[name]!r}") from error
+
+
+def _lower(cells: dict[str, str]) -> StepRow:
+    for flag in filter(None, cells.get("flags", "").split(";")):
+        if flag in LEFT_OUT_FLAGS:
+            raise UnusableRowError(LEFT_OUT_FLAGS[flag])
+    task = cells.get("task", "")
+    if task not in TRAINING:
+        raise UnusableRowError(f"task {task}: not training of all weights")
+    gpu = _gpu(cells["gpu"])
+    filled = _filled(cells)
+    if not any(filled.get(name) for name in ("tp", "zero_or_fsdp")):
+        raise UnusableRowError("layout not stated")
+    row = lower_cells(filled)
+    words = filled.get("precision", "")
+    precision = LOW.get(words, words)
+    if gpu.peak.of(precision) is None:
+        raise UnusableRowError(f"{gpu.id} has no {precision} rate")
+    return StepRow(
+        row=row,
+        measured_s=_measured(filled, row),
+        mfu=_float(filled, "mfu"),
+        task=task,
+        model=cells.get("model", ""),
+        precision=precision,
+        gpu=gpu,
+        domain=_domain(cells),
+    )
+
+
+def _gpu(name: str) -> GpuSpec:
+    if not name:
+        raise UnusableRowError("GPU not stated")
+    return load_gpu(_table()["gpus"].get(name, name)).spec
+
+
+def _domain(cells: dict[str, str]) -> Domain:
+    text = f"{cells.get('interconnect', '')} {cells['gpu']}"
+    for rule in _table()["network"]:
+        if any(word in text for word in rule["words"]):
+            return Domain(rule["gpus"], rule["nics"], rule["interconnect"])
+    raise UnusableRowError("network not known")
+
+
+def _filled(cells: dict[str, str]) -> dict[str, str]:
+    """The cells with what the source leaves empty."""
+    table = _table()
+    own = table.get(cells["source_key"], {})
+    given = table["default"] | own
+    found = dict(cells)
+    for name, value in given.items():
+        if name in ("vocab", "precision", "recompute", "micro_batch", "zero_or_fsdp") and not found.get(name):
+            found[name] = str(value)
+    if cells["gpu"].startswith("V100") and not cells.get("precision"):
+        found["precision"] = "fp16"
+    scripts = own.get("by_layers") or table.get(own.get("by_layers_of", ""), {}).get("by_layers", {})
+    layers = str(round(float(cells["n_layers"]))) if cells.get("n_layers") else ""
+    if layers in scripts and not cells.get("micro_batch") and _float(cells, "tp"):
+        for name, value in scripts[layers].items():
+            if name not in own.get("without", ()):
+                found[name] = str(value)
+    stages, deep = _float(found, "pp") or 1.0, _float(found, "n_layers") or 1.0
+    if own.get("interleaved") and not found.get("vpp") and stages > 1.0 and deep % stages == 0.0:
+        found["vpp"] = str(round(deep / stages))
+    found["zero_or_fsdp"] = re.sub(r"^distributed-optimizer", "zero1", found.get("zero_or_fsdp", ""))
+    return found
+
+
+def _measured(cells: dict[str, str], row: Row) -> float:
+    """Seconds of a step, from a throughput where no time is printed."""
+    stated = _float(cells, "step_time_s")
+    if stated is not None:
+        if not stated > 0.0:
+            raise UnusableRowError("step_time_s is not positive")
+        return stated
+    rate = _float(cells, "tokens_per_s_per_gpu")
+    if rate is None or not rate > 0.0:
+        raise UnusableRowError("tokens_per_s_per_gpu is not positive")
+    layout = row.layout
+    batch = _float(cells, "global_batch") or layout.global_batch
+    return batch * layout.seq_len / (rate * layout.gpus)
