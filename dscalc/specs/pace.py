@@ -31,8 +31,12 @@ class Noted(NamedTuple):
     stderr: float | None = None  # relative
 
 
+Data = Mapping[str, Any]
+
+
 @lru_cache(maxsize=1)
-def _data() -> dict[str, Any]:
+def shipped() -> dict[str, Any]:
+    """The tables of ``pace.toml`` as they ship; a fit changes a copy."""
     return tomllib.loads((files("dscalc.specs") / "pace.toml").read_text(encoding="utf-8"))
 
 
@@ -46,22 +50,24 @@ def _noted(name: str, record: Mapping[str, Any]) -> Noted:
     return Noted(name, _base(record), unit, record["kind"], record["source"], record.get("stderr"))
 
 
-def _stack(name: str) -> dict[str, Any]:
-    data = _data()
+def _stack(name: str, data: Data) -> dict[str, Any]:
     own = data["stack"].get(name, {})
-    like = _stack(own["like"]) if "like" in own else data["default"]
+    like = _stack(own["like"], data) if "like" in own else data["default"]
     return {**like, **{k: v for k, v in own.items() if k != "like"}}
 
 
-@lru_cache(maxsize=1)
-def pace_table() -> PaceTable:
+def pace_table(data: Data | None = None) -> PaceTable:
     """How stacks spend time, one entry a stack code.
+
+    Args:
+        data: tables like those that ship; None for those.
 
     Returns:
         The table [s, (codes,)].
     """
-    order = _data()["generations"]["order"]
-    stacks = [_stack(name) for name in stack_names()]
+    tables = data or shipped()
+    order = tables["generations"]["order"]
+    stacks = [_stack(name, tables) for name in stack_names()]
     flash = [[_base(row["flash_fraction"][g]) if g in row.get("flash_fraction", {}) else np.nan for g in order] for row in stacks]
     return PaceTable(
         names=stack_names(),
@@ -70,14 +76,16 @@ def pace_table() -> PaceTable:
     )
 
 
-@lru_cache(maxsize=1)
-def pace_constants() -> PaceConstants:
+def pace_constants(data: Data | None = None) -> PaceConstants:
     """What is the same for every GPU and stack.
+
+    Args:
+        data: tables like those that ship; None for those.
 
     Returns:
         The constants [s].
     """
-    return PaceConstants(**{name: _base(record) for name, record in _data()["constants"].items()})
+    return PaceConstants(**{name: _base(record) for name, record in (data or shipped())["constants"].items()})
 
 
 def faults() -> dict[str, Noted]:
@@ -86,26 +94,26 @@ def faults() -> dict[str, Noted]:
     Returns:
         Records by name [s].
     """
-    return {name: _noted(f"faults/{name}", record) for name, record in _data()["faults"].items()}
+    return {name: _noted(f"faults/{name}", record) for name, record in shipped()["faults"].items()}
 
 
 def _generation(gpu: GpuSpec) -> str:
     first = gpu.arch.split()[0]
-    return first if first in _data()["generations"]["order"] else "other"
+    return first if first in shipped()["generations"]["order"] else "other"
 
 
-def _of(table: str, generation: str) -> Mapping[str, Any]:
-    rows = _data()[table]
+def _of(rows: Data, generation: str) -> Mapping[str, Any]:
     found: Mapping[str, Any] = rows.get(generation) or rows["other"]
     return found
 
 
-def engine(gpu: GpuSpec, precision: str) -> tuple[Engine, tuple[Noted, ...]]:
+def engine(gpu: GpuSpec, precision: str, data: Data | None = None) -> tuple[Engine, tuple[Noted, ...]]:
     """What one GPU sustains in a training step.
 
     Args:
         gpu: its profile.
         precision: of the linear layers: ``bf16``, ``fp16``, ``fp8``, ``fp4`` or ``fp32``.
+        data: tables like those that ship; None for those.
 
     Returns:
         The record [FLOP/s, (1,)] and the numbers it rests on.
@@ -113,6 +121,7 @@ def engine(gpu: GpuSpec, precision: str) -> tuple[Engine, tuple[Noted, ...]]:
     Raises:
         InputError: the profile says too little, or the part has no such precision.
     """
+    tables = data or shipped()
     half = next((d for d in HALF if gpu.peak.of(d) is not None), None)
     if half is None:
         raise InputError(f"{gpu.id} states no 16-bit peak; give --flops", where="--gpu")
@@ -120,19 +129,19 @@ def engine(gpu: GpuSpec, precision: str) -> tuple[Engine, tuple[Noted, ...]]:
         raise InputError(f"{gpu.id} states no memory bandwidth; give a --profile that does", where="--gpu")
     peak = gpu.peak_flop_per_s(half)
     generation = _generation(gpu)
-    own = next((row for row in _data()["gpu"].values() if gpu.id in row["ids"]), None)
+    own = next((row for row in tables["gpu"].values() if gpu.id in row["ids"]), None)
     best = gpu.matmul_flop_per_s(half)
     if own is not None:
         fraction = _noted(f"{gpu.id}/gemm_fraction", own)
     elif best is not None:
-        share = _noted(f"{gpu.id}/gemm_fraction", _of("matmul_share", generation))
+        share = _noted(f"{gpu.id}/gemm_fraction", _of(tables["matmul_share"], generation))
         fraction = share._replace(value=share.value * best / peak, kind="assumed", source=f"{share.source}, of its best matmul")
     else:
-        fraction = _noted(f"{gpu.id}/gemm_fraction", _of("peak_share", generation))
-    gain, nominal = _gain(gpu, precision, generation, peak)
-    flash = _noted(f"{gpu.id}/flash_fraction", _of("flash_fraction", generation))
-    memory = _noted(f"{gpu.id}/memory_fraction", _of("memory_fraction", generation))
-    order = _data()["generations"]["order"]
+        fraction = _noted(f"{gpu.id}/gemm_fraction", _of(tables["peak_share"], generation))
+    gain, nominal = _gain(gpu, precision, generation, peak, tables)
+    flash = _noted(f"{gpu.id}/flash_fraction", _of(tables["flash_fraction"], generation))
+    memory = _noted(f"{gpu.id}/memory_fraction", _of(tables["memory_fraction"], generation))
+    order = tables["generations"]["order"]
 
     def one(value: float) -> Any:
         return np.asarray([value], dtype=np.float64)
@@ -150,7 +159,7 @@ def engine(gpu: GpuSpec, precision: str) -> tuple[Engine, tuple[Noted, ...]]:
     return record, (fraction, flash, memory, *((gain,) if gain.value != 1.0 else ()))
 
 
-def _gain(gpu: GpuSpec, precision: str, generation: str, peak: float) -> tuple[Noted, float]:
+def _gain(gpu: GpuSpec, precision: str, generation: str, peak: float, tables: Data) -> tuple[Noted, float]:
     """Speed of linear layers over 16 bits, and the peak that utilisation is measured against."""
     name = f"{gpu.id}/linear_gain"
     if precision in HALF:
@@ -163,7 +172,7 @@ def _gain(gpu: GpuSpec, precision: str, generation: str, peak: float) -> tuple[N
     nominal = gpu.peak.of(precision)
     if nominal is None:
         raise InputError(f"{gpu.id} has no {precision} rate; it has {', '.join(gpu.dtypes)}", where="--precision")
-    rows = _data()["low_gain"]
+    rows = tables["low_gain"]
     return _noted(name, rows.get(f"{precision} {generation}") or rows[f"{precision} other"]), nominal.base
 
 
@@ -176,7 +185,7 @@ def notes_of(stack: str) -> tuple[Noted, ...]:
     Returns:
         Its records; those of its attention kernel by generation.
     """
-    row = _stack(stack)
+    row = _stack(stack, shipped())
     flash = row.get("flash_fraction", {})
     return (
         *(_noted(f"{stack}/{name}", row[name]) for name in _COLUMNS),
