@@ -191,3 +191,31 @@ def notes_of(stack: str) -> tuple[Noted, ...]:
         *(_noted(f"{stack}/{name}", row[name]) for name in _COLUMNS),
         *(_noted(f"{stack}/flash_fraction/{g}", record) for g, record in flash.items()),
     )
+
+
+def constant_notes() -> tuple[Noted, ...]:
+    """What every step rests on: the numbers that no GPU and no stack changes."""
+    return tuple(_noted(f"constants/{name}", record) for name, record in shipped()["constants"].items())
+
+
+def error_fraction(stack: str, gpu: str, experts: bool) -> Noted:
+    """Half-width of the error bar.
+
+    Args:
+        stack: name of the stack.
+        gpu: id of the GPU.
+        experts: the model has experts.
+
+    Returns:
+        The record; the widest that applies.
+    """
+    tables = shipped()
+    rows = [tables["error"]["known"]]
+    if not any(gpu in row["ids"] for row in tables["gpu"].values()):
+        rows.append(tables["error"]["new_gpu"])
+    own = tables["stack"].get(stack, {})
+    if not any(isinstance(v, dict) and v.get("kind") == "fitted" for v in own.values()) and "like" not in own:
+        rows.append(tables["error"]["new_stack"])
+    if experts:
+        rows.append(tables["error"]["experts"])
+    return _noted("error_fraction", max(rows, key=lambda r: r["value"]))

@@ -1,0 +1,274 @@
+"""The step question: how long a training step takes, where the time goes, and what a measured step says beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dscalc.answers.case import Case, build_case
+from dscalc.answers.envelope import Assumption, Warning, envelope
+from dscalc.answers.memory import MemoryAnswer
+from dscalc.answers.memory import answer as memory_answer
+from dscalc.answers.step_network import network_of
+from dscalc.answers.step_notes import Explanation, explanations, step_warnings
+from dscalc.cost.conventions import CONVENTIONS, NAMES, model_flop
+from dscalc.cost.step import Step
+from dscalc.cost.step import step as step_of
+from dscalc.errors import InputError
+from dscalc.frozen import dataclass
+from dscalc.records import Engine, Layouts, PaceConstants, PaceTable
+from dscalc.specs.given import gather
+from dscalc.specs.layout_spec import lower
+from dscalc.specs.network import Lowered
+from dscalc.specs.option_table import OPTIONS
+from dscalc.specs.pace import Noted, constant_notes, engine, error_fraction, notes_of, pace_constants, pace_table
+from dscalc.units import parse_time
+
+DEFAULT_CONVENTION = "palm"
+BOUND_SHARE = 0.5  # of a step: above, one sort of term limits it
+
+
+class TimeTerm(NamedTuple):
+    """One addend of the step; ``seconds`` are exposed and add up."""
+
+    path: str
+    seconds: float
+    hidden_s: float
+    formula: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What a prediction of this case is made from, so that it can be made again with one thing changed."""
+
+    case: Case
+    layouts: Layouts
+    engine: Engine
+    table: PaceTable
+    constants: PaceConstants
+    network: Lowered
+
+    def run(self) -> Step:
+        """The step."""
+        return step_of(
+            self.case.model.shape,
+            self.layouts,
+            self.engine,
+            self.table,
+            self.constants,
+            self.network.network,
+            self.case.adapters,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StepAnswer:
+    """The answer. Seconds of one step; ``low_s`` to ``high_s`` is the error bar, ``lower_s`` to ``upper_s`` the bracket."""
+
+    case: Case
+    memory: MemoryAnswer
+    step_time_s: float
+    lower_s: float
+    upper_s: float
+    low_s: float
+    high_s: float
+    tokens_per_s: float
+    tokens_per_s_per_gpu: float
+    samples_per_s: float
+    mfu: float
+    mfu_convention: str
+    hfu: float
+    model_flop_per_s_per_gpu: float
+    bubble_share: float
+    bubble_over_ideal: float
+    bound_by: str
+    terms: tuple[TimeTerm, ...]
+    measured_s: float | None
+    explanations: tuple[Explanation, ...]
+    verdict: str
+    assumptions: tuple[Assumption, ...]
+    warnings: tuple[Warning, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The answer as the JSON object that the documentation freezes."""
+        from dscalc.answers.case import inputs_of
+
+        result: dict[str, Any] = {name: getattr(self, name) for name in SCALARS}
+        result["terms"] = [t._asdict() for t in self.terms]
+        result["memory"] = self.memory.to_json()["result"]
+        if self.measured_s is not None:
+            result["measured"] = {
+                "measured_s": self.measured_s,
+                "gap_fraction": self.measured_s / self.step_time_s - 1.0,
+                "verdict": self.verdict,
+                "explanations": [e._asdict() for e in self.explanations],
+            }
+        return envelope("step", inputs_of(self.case), self.assumptions, self.warnings, result)
+
+
+SCALARS = (
+    "step_time_s",
+    "lower_s",
+    "upper_s",
+    "low_s",
+    "high_s",
+    "tokens_per_s",
+    "tokens_per_s_per_gpu",
+    "samples_per_s",
+    "mfu",
+    "mfu_convention",
+    "hfu",
+    "model_flop_per_s_per_gpu",
+    "bubble_share",
+    "bubble_over_ideal",
+    "bound_by",
+)
+
+
+def step(*, measured: object = None, mfu_convention: str = DEFAULT_CONVENTION, **options: object) -> StepAnswer:
+    """How long a training step takes, as ``dscalc step`` answers it.
+
+    Args:
+        measured: a measured step, ``"1.4s"`` or seconds, to set beside the prediction.
+        mfu_convention: how model FLOP are counted, one of ``dscalc.cost.conventions.NAMES``.
+        options: the words of the command line, e.g. ``model="llama-3-8b", cluster="dgx-h100", gpus=8, zero=3``; in any
+            accepted spelling, as numbers or text; ``scenario`` names a TOML file.
+
+    Returns:
+        The answer [s].
+
+    Raises:
+        DscalcError: an unknown name, an unreadable file, a value out of range, or options that contradict each other.
+    """
+    given = {name: value for name, value in gather(options).items() if OPTIONS[name].group != "output"}
+    return answer(given, _seconds(measured), mfu_convention)
+
+
+def _seconds(measured: object) -> float | None:
+    if measured is None:
+        return None
+    seconds = float(measured) if isinstance(measured, (int, float)) else parse_time(str(measured))
+    if not seconds > 0.0 or seconds == np.inf:
+        raise InputError(f"{measured!r} is no time above 0, e.g. 1.4s", where="--measured")
+    return seconds
+
+
+def answer(
+    given: Mapping[str, Any], measured_s: float | None = None, mfu_convention: str = DEFAULT_CONVENTION
+) -> StepAnswer:
+    """The same from options that ``gather`` has read."""
+    if mfu_convention not in NAMES:
+        raise InputError(f"{mfu_convention!r} is not among {', '.join(NAMES)}", where="--mfu-convention")
+    case = build_case(given)
+    inputs, notes = _inputs(given, case)
+    held = memory_answer(given)
+    found = inputs.run()
+    spec, shape = case.layout.spec, case.model.shape
+    seconds = float(found.step_time_s[0])
+    flop = float(model_flop(mfu_convention, shape, inputs.layouts)[0])
+    nominal = float(inputs.engine.nominal_flop_per_s[0])
+    tokens = spec.global_batch * spec.seq_len
+    terms = tuple(
+        TimeTerm(
+            leaf.spec.path,
+            float(leaf.exposed_s[0]),
+            float(leaf.busy_s[0] - leaf.exposed_s[0]),
+            leaf.spec.formula,
+            leaf.spec.source,
+        )
+        for leaf in found.terms
+    )
+    bar = error_fraction(spec.stack, _gpu_id(case), bool(shape.experts))
+    over = float(found.bubble_over_ideal[0])
+    answered = StepAnswer(
+        case=case,
+        memory=held,
+        step_time_s=seconds,
+        lower_s=float(found.lower_s[0]),
+        upper_s=float(found.upper_s[0]),
+        low_s=seconds / (1.0 + bar.value),
+        high_s=seconds * (1.0 + bar.value),
+        tokens_per_s=tokens / seconds,
+        tokens_per_s_per_gpu=tokens / seconds / spec.gpus,
+        samples_per_s=spec.global_batch / seconds,
+        mfu=flop / seconds / nominal,
+        mfu_convention=mfu_convention,
+        hfu=float(found.executed_flop[0]) / seconds / nominal,
+        model_flop_per_s_per_gpu=flop / seconds,
+        bubble_share=over / (1.0 + over),
+        bubble_over_ideal=over,
+        bound_by=_bound(terms, seconds),
+        terms=terms,
+        measured_s=measured_s,
+        explanations=(),
+        verdict="",
+        assumptions=(*case.assumptions, *_assumptions((*notes, bar), inputs.network)),
+        warnings=(),
+    )
+    if measured_s is not None:
+        verdict, reasons = explanations(inputs, answered, measured_s)
+        answered = replace(answered, verdict=verdict, explanations=reasons)
+    memory_warnings = [w for w in held.warnings if w not in case.warnings]
+    return replace(answered, warnings=(*step_warnings(answered, found), *memory_warnings, *case.warnings))
+
+
+def _gpu_id(case: Case) -> str:
+    return case.machine.gpu.id if case.machine.gpu else ""
+
+
+def _inputs(given: Mapping[str, Any], case: Case) -> tuple[Inputs, tuple[Noted, ...]]:
+    gpu, spec = case.machine.gpu, case.layout.spec
+    if gpu is None:
+        raise InputError(
+            "nothing says which GPU computes; add --gpu H100-SXM5-80GB or --cluster dgx-h100", where="--gpu"
+        )
+    record, notes = engine(gpu, spec.precision)
+    if "flops" in given and "peak_fraction" in given:
+        raise InputError("is a share of a GPU's peak, but --flops is what it sustains; give one", where="--peak-fraction")
+    if "flops" in given or "peak_fraction" in given:
+        name = "flops" if "flops" in given else "peak_fraction"
+        share = given["flops"] / float(record.peak_flop_per_s[0]) if name == "flops" else given["peak_fraction"]
+        if not share > 0.0:
+            raise InputError("0 is out of range; a value above 0 is right", where="--" + name.replace("_", "-"))
+        record = replace(record, gemm_fraction=np.asarray([share]))
+        notes = tuple(n for n in notes if not n.name.endswith("gemm_fraction"))
+    return (
+        Inputs(case, lower([spec], case.books), record, pace_table(), pace_constants(), network_of(given, case)),
+        (*notes, *notes_of(spec.stack), *constant_notes()),
+    )
+
+
+def _assumptions(notes: tuple[Noted, ...], network: Lowered) -> list[Assumption]:
+    found = [Assumption(f"step.{n.name.replace('/', '.')}", n.value, n.unit, n.kind, n.source) for n in notes]
+    found += [
+        Assumption(f"network.{n.name.replace('/', '.')}", n.value, n.unit, n.kind, n.source) for n in network.notes
+    ]
+    return found
+
+
+KINDS = (
+    ("compute", ("compute/",)),
+    ("host", ("overhead/host",)),
+    ("communication", ("communication/",)),
+    ("bubble", ("pipeline/",)),
+    ("optimizer", ("optimizer/", "overhead/step")),
+)
+
+
+def _bound(terms: tuple[TimeTerm, ...], seconds: float) -> str:
+    """What limits the step: the sort of term that takes most of it, with the largest of its terms."""
+    sums = {name: sum(t.seconds for t in terms if t.path.startswith(prefixes)) for name, prefixes in KINDS}
+    name = max(sums, key=lambda k: sums[k])
+    prefixes = dict(KINDS)[name]
+    largest = max((t for t in terms if t.path.startswith(prefixes)), key=lambda t: t.seconds)
+    part = largest.path.partition("/")[2]
+    return name if name in ("host", "bubble") or sums[name] < BOUND_SHARE * seconds else f"{name}/{part}"
+
+
+def convention_words(name: str) -> str:
+    """What a convention counts."""
+    return next(c.words for c in CONVENTIONS if c.name == name)

@@ -1,0 +1,267 @@
+"""Beside a predicted step: warnings with a next step, and what could explain a measured one. Diagnoses, not physics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from dscalc.answers.envelope import Warning
+from dscalc.cost.step import Step
+from dscalc.records import PaceTable
+from dscalc.specs.pace import faults
+from dscalc.units import format_time
+
+if TYPE_CHECKING:
+    from dscalc.answers.step import Inputs, StepAnswer
+
+LARGE = 0.1  # of a step: worth a warning
+CLOSE = 0.25  # of the measured step: a fault that comes so close is named
+WORTH = 0.02  # of the prediction: a change that small explains nothing
+
+
+class Explanation(NamedTuple):
+    """One thing that could explain a measured step: what the step would take with it, and how to find out."""
+
+    what: str
+    step_time_s: float
+    kind: str  # overlap | kernels | host | hardware | network | fault | layout
+    next_step: str
+
+
+Change = Callable[["Inputs"], "Inputs"]
+
+
+def _table(**columns: float) -> Change:
+    """The stack's numbers set to others."""
+
+    def changed(inputs: Inputs) -> Inputs:
+        table: PaceTable = inputs.table
+        whole = {name: np.full_like(getattr(table, name), value) for name, value in columns.items()}
+        return replace(inputs, table=replace(table, **whole))
+
+    return changed
+
+
+def _scaled(column: str, factor: float) -> Change:
+    """One number of the stack multiplied."""
+
+    def changed(inputs: Inputs) -> Inputs:
+        return replace(inputs, table=replace(inputs.table, **{column: getattr(inputs.table, column) * factor}))
+
+    return changed
+
+
+def _engine(column: str, factor: float) -> Change:
+    def changed(inputs: Inputs) -> Inputs:
+        return replace(inputs, engine=replace(inputs.engine, **{column: getattr(inputs.engine, column) * factor}))
+
+    return changed
+
+
+def _slow_network(factor: float) -> Change:
+    def changed(inputs: Inputs) -> Inputs:
+        network = inputs.network.network
+        outer = replace(network.tiers[-1], efficiency=network.tiers[-1].efficiency * factor)
+        lowered = replace(inputs.network, network=replace(network, tiers=(*network.tiers[:-1], outer)))
+        return replace(inputs, network=lowered)
+
+    return changed
+
+
+def _layout(column: str, value: float) -> Change:
+    def changed(inputs: Inputs) -> Inputs:
+        old = getattr(inputs.layouts, column)
+        return replace(inputs, layouts=replace(inputs.layouts, **{column: np.full_like(old, value)}))
+
+    return changed
+
+
+_EXPOSED = {name: 1.0 for name in ("tp_exposed", "dp_exposed", "dp_exposed_sharded", "pp_exposed", "ep_exposed", "overlap_power")}
+_HIDDEN = {name: 0.0 for name in ("tp_exposed", "dp_exposed", "dp_exposed_sharded", "pp_exposed", "ep_exposed")} | {"overlap_power": 8.0}
+SLOWER: tuple[tuple[str, str, Change, str], ...] = (
+    (
+        "no communication is hidden",
+        "overlap",
+        _table(**_EXPOSED),
+        "look at a profiler's trace: do NCCL kernels run beside matrix products? switch overlap on",
+    ),
+    (
+        "element-wise kernels and loss are not fused",
+        "kernels",
+        _table(elementwise=2.0, loss_passes=26.0),
+        "count kernels a layer in a trace; switch on fused norms, activation and cross entropy, or compile",
+    ),
+    (
+        "attention runs unfused",
+        "kernels",
+        _layout("attention", 1.0),
+        "look for the attention kernel's name in a trace; install or select a fused one",
+    ),
+    (
+        "the host launches half as fast",
+        "host",
+        lambda i: _scaled("host_layer_s", 2.0)(_scaled("host_layer_low_s", 2.0)(_scaled("host_expert_s", 2.0)(i))),
+        "time a step at twice the micro-batch: if it takes the same, the host is the limit; try CUDA graphs",
+    ),
+    (
+        "the GPU sustains 15 % less",
+        "hardware",
+        _engine("gemm_fraction", 0.85),
+        "read clocks and power in nvidia-smi during the step; run a large bf16 matmul on every GPU",
+    ),
+    (
+        "the network between nodes gives a quarter",
+        "network",
+        _slow_network(0.25),
+        "run all_reduce_perf of nccl-tests on these nodes; check NCCL_IB_HCA, adaptive routing and GPUDirect",
+    ),
+    (
+        "activations are recomputed in full",
+        "layout",
+        _layout("recompute", 2.0),
+        "check the checkpointing option that the run really used",
+    ),
+)
+FASTER: tuple[tuple[str, str, Change, str], ...] = (
+    ("all communication is hidden", "overlap", _table(**_HIDDEN), "a trace shows whether it is; name the --stack that does"),
+    ("nothing is recomputed", "layout", _layout("recompute", 0.0), "check the checkpointing option that the run really used"),
+    (
+        "the host is never waited for",
+        "host",
+        _table(host_layer_s=0.0, host_layer_low_s=0.0, host_expert_s=0.0),
+        "CUDA graphs or a compiled step do that",
+    ),
+    ("the GPU sustains 10 % more", "hardware", _engine("gemm_fraction", 1.10), "measure with --flops from a real matmul"),
+    (
+        "attention runs at the rate of the newest kernel",
+        "kernels",
+        lambda i: _scaled("flash_fraction", float("nan"))(_engine("flash_fraction", 1.5)(i)),
+        "compare attention's share in a trace",
+    ),
+)
+
+
+def explanations(inputs: Inputs, answer: StepAnswer, measured_s: float) -> tuple[str, tuple[Explanation, ...]]:
+    """What a measured step says: a verdict, and what could explain a gap, nearest first.
+
+    Args:
+        inputs: what the prediction was made from.
+        answer: the prediction.
+        measured_s: the measured step [s].
+
+    Returns:
+        The verdict in words, and the explanations.
+    """
+    predicted = answer.step_time_s
+    if answer.low_s <= measured_s <= answer.high_s:
+        return "agrees within the error bar", ()
+    slower = measured_s > predicted
+    found = []
+    for what, kind, change, then in SLOWER if slower else FASTER:
+        seconds = float(change(inputs).run().step_time_s[0])
+        if (seconds / predicted - 1.0) * (1.0 if slower else -1.0) > WORTH:
+            found.append(Explanation(what, seconds, kind, then))
+    if slower:
+        found += _faults(inputs, predicted, measured_s)
+    found.sort(key=lambda e: (e.kind != "fault", abs(np.log(e.step_time_s / measured_s))))
+    way = "slower" if slower else "faster"
+    factor = measured_s / predicted if slower else predicted / measured_s
+    words = f"{factor - 1.0:.0%} {way}" if factor < 2.0 else f"{factor:.1f} times as {'long' if slower else 'fast'}"
+    return f"{words} than predicted" if factor < 2.0 else f"{words} as predicted", tuple(found)
+
+
+def _faults(inputs: Inputs, predicted: float, measured_s: float) -> list[Explanation]:
+    """Known faults of clusters that come close to the measured step."""
+    spec = inputs.case.layout.spec
+    known = faults()
+    node = float(inputs.network.network.tiers[0].gpus[0])
+    found = []
+    if spec.pp > 1 and spec.gpus > node:
+        floored = _table(floor_s=known["floor_s"].value, floor_tp_s=known["floor_tp_s"].value)(inputs)
+        seconds = float(floored.run().step_time_s[0])
+        if seconds > predicted * (1.0 + WORTH) and abs(seconds / measured_s - 1.0) < CLOSE:
+            found.append(
+                Explanation(
+                    "a floor a layer, seen where tensor and pipeline parallelism leave the node",
+                    seconds,
+                    "fault",
+                    "halve the micro-batch: if the time a micro-batch stays, it is a floor; try another NCCL transport plugin",
+                )
+            )
+        stalled = known["stall_s"].value * spec.grad_accum + known["stall_stage_s"].value * (spec.pp - 1)
+        if stalled > predicted * (1.0 + WORTH) and abs(stalled / measured_s - 1.0) < CLOSE:
+            found.append(
+                Explanation(
+                    "a stall of about a second for each micro-batch, whatever the model",
+                    stalled,
+                    "fault",
+                    "run with NCCL_DEBUG=INFO and look for retries and time-outs of pipeline messages between nodes",
+                )
+            )
+    room = inputs.case.machine.record.usable_bytes[0]
+    if measured_s > 2.0 * predicted and spec.grad_accum == 1 and spec.micro_batch >= 16 and room == room:
+        found.append(
+            Explanation(
+                "allocator retries: one large micro-batch close to the memory's limit",
+                measured_s,
+                "fault",
+                "read torch.cuda.memory_stats()['num_alloc_retries']; set expandable_segments",
+            )
+        )
+    return found
+
+
+def step_warnings(answer: StepAnswer, found: Step) -> list[Warning]:
+    """What the reader should know before trusting the number."""
+    spec = answer.case.layout.spec
+    share = {t.path: t.seconds / answer.step_time_s for t in answer.terms}
+    notes = []
+    if share["overhead/host"] > LARGE:
+        notes.append(
+            Warning(
+                "host_bound",
+                f"the GPU waits for launches {share['overhead/host']:.0%} of the step: too little work a kernel",
+                "raise --micro-batch, lower --tp, or capture the step in CUDA graphs",
+            )
+        )
+    if answer.bubble_share > LARGE:
+        notes.append(
+            Warning(
+                "pipeline_bubble",
+                f"stages idle {answer.bubble_share:.0%} of the pipeline's time",
+                "more micro-batches (--grad-accum), --schedule interleaved with --vpp, or fewer stages",
+            )
+        )
+    talked = sum(value for path, value in share.items() if path.startswith("communication/"))
+    if talked > 3.0 * LARGE:
+        notes.append(
+            Warning(
+                "communication_bound",
+                f"{talked:.0%} of the step is communication that nothing hides",
+                "`dscalc comm` lists it; keep --tp inside a node, raise --micro-batch or --grad-accum",
+            )
+        )
+    if found.sent.misaligned[0] > 0.0:
+        notes.append(
+            Warning("misaligned_group", "a parallel group straddles nodes unevenly", "choose degrees that divide a node")
+        )
+    if answer.case.model.shape.experts:
+        notes.append(
+            Warning(
+                "experts",
+                "layers with many small experts are the least certain part: published runs differ by 17 to 35 %",
+                f"measure one step ({format_time(answer.step_time_s)} predicted) and give it with --measured",
+            )
+        )
+    if spec.schedule in ("zb-v", "dualpipe"):
+        notes.append(
+            Warning(
+                "lower_bound",
+                f"the bubble of {spec.schedule} is a lower bound: it assumes that forward and backward overlap fully",
+                "measure a step, or compare with --schedule zb-h1",
+            )
+        )
+    return notes
