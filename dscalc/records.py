@@ -329,7 +329,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Engine:
-    """What one GPU sustains, row by row of the layouts; arrays (n,) or (1,). See ``specs/pace.toml`` for the sources."""
+    """What one GPU sustains, layout by layout; arrays (n,) or (1,). See ``specs/pace.toml`` for the sources."""
 
     peak_flop_per_s: Array  # dense 16-bit peak
     nominal_flop_per_s: Array  # dense peak of the precision of the linear layers, what utilisation is measured against

@@ -67,7 +67,7 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True)
 class StepAnswer:
-    """The answer. Seconds of one step; ``low_s`` to ``high_s`` is the error bar, ``lower_s`` to ``upper_s`` the bracket."""
+    """The answer in seconds: ``low_s`` to ``high_s`` is the error bar, ``lower_s`` to ``upper_s`` the bracket."""
 
     case: Case
     memory: MemoryAnswer
@@ -228,7 +228,9 @@ def _inputs(given: Mapping[str, Any], case: Case) -> tuple[Inputs, tuple[Noted, 
         )
     record, notes = engine(gpu, spec.precision)
     if "flops" in given and "peak_fraction" in given:
-        raise InputError("is a share of a GPU's peak, but --flops is what it sustains; give one", where="--peak-fraction")
+        raise InputError(
+            "is a share of a GPU's peak, but --flops is what it sustains; give one", where="--peak-fraction"
+        )
     if "flops" in given or "peak_fraction" in given:
         name = "flops" if "flops" in given else "peak_fraction"
         share = given["flops"] / float(record.peak_flop_per_s[0]) if name == "flops" else given["peak_fraction"]

@@ -35,8 +35,8 @@ def network_of(given: Mapping[str, Any], case: Case) -> Lowered:
     if named is None:
         if gpus > inside:
             raise InputError(
-                f"{gpus} GPUs leave nodes of {inside}, and nothing says how nodes are joined; add --interconnect ib-ndr or "
-                "400Gb/s, or name a --cluster",
+                f"{gpus} GPUs leave nodes of {inside}, and nothing says how nodes are joined; add --interconnect "
+                "ib-ndr or 400Gb/s, or name a --cluster",
                 where="--interconnect",
             )
         found = compose_network(gpu, inside, load_interconnect(ANY_NETWORK, profiles).spec, profiles=profiles)

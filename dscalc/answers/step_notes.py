@@ -79,8 +79,12 @@ def _layout(column: str, value: float) -> Change:
     return changed
 
 
-_EXPOSED = {name: 1.0 for name in ("tp_exposed", "dp_exposed", "dp_exposed_sharded", "pp_exposed", "ep_exposed", "overlap_power")}
-_HIDDEN = {name: 0.0 for name in ("tp_exposed", "dp_exposed", "dp_exposed_sharded", "pp_exposed", "ep_exposed")} | {"overlap_power": 8.0}
+_EXPOSED = dict.fromkeys(
+    ("tp_exposed", "dp_exposed", "dp_exposed_sharded", "pp_exposed", "ep_exposed", "overlap_power"), 1.0
+)
+_HIDDEN = dict.fromkeys(("tp_exposed", "dp_exposed", "dp_exposed_sharded", "pp_exposed", "ep_exposed"), 0.0) | {
+    "overlap_power": 8.0
+}
 SLOWER: tuple[tuple[str, str, Change, str], ...] = (
     (
         "no communication is hidden",
@@ -126,15 +130,30 @@ SLOWER: tuple[tuple[str, str, Change, str], ...] = (
     ),
 )
 FASTER: tuple[tuple[str, str, Change, str], ...] = (
-    ("all communication is hidden", "overlap", _table(**_HIDDEN), "a trace shows whether it is; name the --stack that does"),
-    ("nothing is recomputed", "layout", _layout("recompute", 0.0), "check the checkpointing option that the run really used"),
+    (
+        "all communication is hidden",
+        "overlap",
+        _table(**_HIDDEN),
+        "a trace shows whether it is; name the --stack that does",
+    ),
+    (
+        "nothing is recomputed",
+        "layout",
+        _layout("recompute", 0.0),
+        "check the checkpointing option that the run really used",
+    ),
     (
         "the host is never waited for",
         "host",
         _table(host_layer_s=0.0, host_layer_low_s=0.0, host_expert_s=0.0),
         "CUDA graphs or a compiled step do that",
     ),
-    ("the GPU sustains 10 % more", "hardware", _engine("gemm_fraction", 1.10), "measure with --flops from a real matmul"),
+    (
+        "the GPU sustains 10 % more",
+        "hardware",
+        _engine("gemm_fraction", 1.10),
+        "measure with --flops from a real matmul",
+    ),
     (
         "attention runs at the rate of the newest kernel",
         "kernels",
@@ -188,7 +207,7 @@ def _faults(inputs: Inputs, predicted: float, measured_s: float) -> list[Explana
                     "a floor a layer, seen where tensor and pipeline parallelism leave the node",
                     seconds,
                     "fault",
-                    "halve the micro-batch: if the time a micro-batch stays, it is a floor; try another NCCL transport plugin",
+                    "halve the micro-batch: if the time a micro-batch stays, it is one; try another NCCL plugin",
                 )
             )
         stalled = known["stall_s"].value * spec.grad_accum + known["stall_stage_s"].value * (spec.pp - 1)
@@ -246,7 +265,9 @@ def step_warnings(answer: StepAnswer, found: Step) -> list[Warning]:
         )
     if found.sent.misaligned[0] > 0.0:
         notes.append(
-            Warning("misaligned_group", "a parallel group straddles nodes unevenly", "choose degrees that divide a node")
+            Warning(
+                "misaligned_group", "a parallel group straddles nodes unevenly", "choose degrees that divide a node"
+            )
         )
     if answer.case.model.shape.experts:
         notes.append(

@@ -18,7 +18,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "memory": ("dscalc.cli.memory:command", "What one GPU holds, term by term; does it fit; which knob next."),
     "ratio": ("dscalc.cli.ratio:command", "Computing against communicating; break-even batch, largest useful K."),
     "comm": ("dscalc.cli.comm:command", "Each collective of a layout: group, tier, bytes, time; ring against naive."),
-    "step": ("dscalc.cli.step:command", "How long a training step takes, where the time goes, MFU; beside a measured one."),
+    "step": (
+        "dscalc.cli.step:command",
+        "How long a training step takes, where the time goes, MFU; beside a measured one.",
+    ),
     "validate": ("dscalc.cli.validate:command", "The model against published measurements, source by source."),
     "list": ("dscalc.cli.catalog:list_command", "What ships: GPUs, clusters, models, recipes, stacks and more."),
     "show": ("dscalc.cli.catalog:show_command", "One shipped thing, each number with its kind and source."),

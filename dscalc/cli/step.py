@@ -18,7 +18,12 @@ Examples:
 
 @click.command("step", cls=SharedCommand, epilog=EPILOG)
 @click.option("--measured", metavar="TIME", help="A measured step, e.g. 1.4s: the gap, and what could explain it.")
-@click.option("--mfu-convention", metavar="NAME", default="palm", help="palm, 6n, megatron-2021, megatron-2022 or megatron-core [palm].")
+@click.option(
+    "--mfu-convention",
+    metavar="NAME",
+    default="palm",
+    help="palm, 6n, megatron-2021, megatron-2022 or megatron-core [palm].",
+)
 @shared("model", "hardware", "layout", "training", "output", uses="time")
 def command(measured: str | None, mfu_convention: str, **params: Any) -> None:
     """How long a training step takes, where the time goes, tokens/s, MFU and HFU.

@@ -44,7 +44,9 @@ def _gpt(factor: float, head: float) -> Callable[[ModelShape, Array], Array]:
 
     def per_token(shape: ModelShape, seq_len: Array) -> Array:
         h = float(shape.hidden)
-        return np.asarray(factor * shape.layers * h * h * (1.0 + seq_len / (6.0 * h) + shape.vocab / (head * shape.layers * h)))
+        return np.asarray(
+            factor * shape.layers * h * h * (1.0 + seq_len / (6.0 * h) + shape.vocab / (head * shape.layers * h))
+        )
 
     return per_token
 
@@ -55,11 +57,25 @@ def _core(shape: ModelShape, seq_len: Array) -> Array:
 
 
 CONVENTIONS: tuple[Convention, ...] = (
-    Convention("palm", _palm, "6 N + 12 L a d_k s a token, N all stored (active) parameters", "[Chowdhery2022] appendix B"),
+    Convention(
+        "palm", _palm, "6 N + 12 L a d_k s a token, N all stored (active) parameters", "[Chowdhery2022] appendix B"
+    ),
     Convention("6n", _six_n, "6 N a token", "[Kaplan2020] section 2.1"),
-    Convention("megatron-2021", _gpt(96.0, 16.0), "96 L h^2 (1 + s/6h + V/16Lh) a token, full recompute counted", "[Narayanan2021] appendix"),
-    Convention("megatron-2022", _gpt(72.0, 12.0), "72 L h^2 (1 + s/6h + V/12Lh) a token", "[Korthikanti2022] appendix A"),
-    Convention("megatron-core", _core, "6 N without the input embedding + 6 L a d_k s a token, causal", "[MegatronLM] training.py"),
+    Convention(
+        "megatron-2021",
+        _gpt(96.0, 16.0),
+        "96 L h^2 (1 + s/6h + V/16Lh) a token, full recompute counted",
+        "[Narayanan2021] appendix",
+    ),
+    Convention(
+        "megatron-2022", _gpt(72.0, 12.0), "72 L h^2 (1 + s/6h + V/12Lh) a token", "[Korthikanti2022] appendix A"
+    ),
+    Convention(
+        "megatron-core",
+        _core,
+        "6 N without the input embedding + 6 L a d_k s a token, causal",
+        "[MegatronLM] training.py",
+    ),
 )
 NAMES = tuple(convention.name for convention in CONVENTIONS)
 

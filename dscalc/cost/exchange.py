@@ -1,4 +1,4 @@
-"""What communication costs a step, sorted by where it happens: in a layer, at the head, once a micro-batch, once a step."""
+"""What communication costs a step, by where it happens: in a layer, at the head, once a micro-batch, once a step."""
 
 from __future__ import annotations
 

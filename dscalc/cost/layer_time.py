@@ -134,14 +134,23 @@ def layer_times(
         mine = [(w, t) for w, t in timed if w.operation.part in ("layer", kind)]
         compute = tuple(
             sum((t.forward + t.backward for w, t in mine if w.operation.kind in kinds), start=zero)
-            + (sum((t.forward + t.backward for w, t in mine if w.operation.kind == "product"), start=zero) if i == 0 else 0.0)
+            + (
+                sum((t.forward + t.backward for w, t in mine if w.operation.kind == "product"), start=zero)
+                if i == 0
+                else 0.0
+            )
             for i, (_, kinds) in enumerate(GROUPS)
         )
         ahead = sum((t.forward for _, t in mine), start=zero)
         again = sum((t.again for _, t in mine), start=zero) * again_all
-        attention = sum((t.forward + t.backward + t.again * again_all for w, t in mine if w.operation.kind == "core"), start=zero)
+        attention = sum(
+            (t.forward + t.backward + t.again * again_all for w, t in mine if w.operation.kind == "core"), start=zero
+        )
         cp = sent.cp_layer_s + zero
-        tp_exposed, cp_exposed = tp * pace.tp_exposed, np.where(sent.cp_hides > 0.0, np.maximum(cp - attention, 0.0), cp)
+        tp_exposed, cp_exposed = (
+            tp * pace.tp_exposed,
+            np.where(sent.cp_hides > 0.0, np.maximum(cp - attention, 0.0), cp),
+        )
         ep = sent.ep_layer_s * expert + zero
         ep_exposed = ep * pace.ep_exposed
         gpu = compute[0]

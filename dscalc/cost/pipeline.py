@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dscalc import codes
 from dscalc.frozen import dataclass
@@ -126,7 +127,9 @@ def interleaved_s(runs: Runs) -> Array:
     last = np.max(np.where((position >= p) & (runs.count > 0.0), runs.both, 0.0), axis=0)
     played = (last < slowest * (1.0 - 1e-12)) & (np.floor(m / p) * p == m) & (p > 1.0)
     found = np.array(closed)
-    for key in sorted({(int(a), int(b), int(c)) for a, b, c in np.stack([p, v, np.minimum(m, PLAYED_ROUNDS * p)]).T[played]}):
+    for key in sorted(
+        {(int(a), int(b), int(c)) for a, b, c in np.stack([p, v, np.minimum(m, PLAYED_ROUNDS * p)]).T[played]}
+    ):
         rows = np.flatnonzero(played & (p == key[0]) & (v == key[1]) & (np.minimum(m, PLAYED_ROUNDS * p) == key[2]))
         stage = np.arange(key[0], dtype=np.float64)[:, None]
         place = (stage[:, :, None] >= position[:, rows].T[None, :, :]).sum(axis=2)
@@ -250,7 +253,7 @@ STEPS: dict[str, Callable[[Runs], Array]] = {
 }
 
 
-def pipeline_s(runs: Runs, schedule: Array) -> Array:
+def pipeline_s(runs: Runs, schedule: NDArray[np.intp]) -> Array:
     """Time of a step's micro-batches under the schedule of each layout.
 
     Args:

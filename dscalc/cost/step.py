@@ -6,8 +6,8 @@ import numpy as np
 
 from dscalc.cost.axes import groups
 from dscalc.cost.exchange import Exchange, exchange
-from dscalc.cost.layer_time import GROUPS, EndTime, LayerTime, layer_times, soft_maximum
-from dscalc.cost.operations import Pace, pace_of
+from dscalc.cost.layer_time import GROUPS, layer_times, soft_maximum
+from dscalc.cost.operations import pace_of
 from dscalc.cost.pipeline import Runs, pipeline_s
 from dscalc.cost.placement import StageKinds, stage_kinds
 from dscalc.cost.schedule import SCHEDULES, chunks_per_stage
@@ -22,7 +22,7 @@ FITTED = "docs/explanation/step-time.md"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TimeLeaf:
-    """One term of a step; arrays (n,). ``exposed_s`` add up to the step, ``busy_s`` is what runs whether hidden or not."""
+    """One term of a step; arrays (n,). ``exposed_s`` add up to the step, ``busy_s`` runs whether hidden or not."""
 
     spec: LeafSpec
     exposed_s: Array
@@ -33,8 +33,8 @@ class TimeLeaf:
 class Step:
     """Time of a step; arrays (n,).
 
-    ``step_time_s`` is the left-to-right sum of the exposed seconds of ``terms``. ``lower_s`` hides all communication that
-    compute is long enough for, ``upper_s`` none.
+    ``step_time_s`` is the left-to-right sum of the exposed seconds of ``terms``. ``lower_s`` hides all communication
+    that compute is long enough for, ``upper_s`` none.
     """
 
     step_time_s: Array
@@ -60,7 +60,11 @@ SPECS: dict[str, LeafSpec] = {
             f"[Shoeybi2019]; {FITTED}",
         ),
         _spec("compute/attention", "m L_i 3.5 * 2 M s a d_k / t / (P e_fa), causal", f"[Dao2023]; {FITTED}"),
-        _spec("compute/experts", "m L_i 3 * 2 M top_k h f_e / t at the rate of experts, and routing", f"[Shazeer2017]; {FITTED}"),
+        _spec(
+            "compute/experts",
+            "m L_i 3 * 2 M top_k h f_e / t at the rate of experts, and routing",
+            f"[Shazeer2017]; {FITTED}",
+        ),
         _spec("compute/elementwise", "m L_i k_el * 2 bytes * passes / (e_m HBM)", f"[Korthikanti2022]; {FITTED}"),
         _spec("compute/recompute", "m L_i forward once more of what was not kept", "[Korthikanti2022] section 5"),
         _spec("compute/embedding", "m 5 passes over M h", "[Definition]"),
@@ -68,12 +72,18 @@ SPECS: dict[str, LeafSpec] = {
         _spec("compute/loss", "m ce * 2 M V / t / (e_m HBM)", FITTED),
         _spec("overhead/host", "m L_i ((gpu^6 + host^6)^(1/6) - gpu): the GPU waits for launches", FITTED),
         _spec("communication/tp", "m L_i x_tp (collectives of a layer and their skew)", "[Shoeybi2019] section 3"),
-        _spec("communication/cp", "m L_i key and value around the ring, less the attention that hides them", "[Liu2023]"),
+        _spec(
+            "communication/cp", "m L_i key and value around the ring, less the attention that hides them", "[Liu2023]"
+        ),
         _spec("communication/ep", "m L_i x_ep (dispatch and combine)", "[Shazeer2017]"),
         _spec("communication/fsdp", "m L_i ((layer^q + gather^q)^(1/q) - layer)", f"[Zhao2023]; {FITTED}"),
         _spec("communication/pp", "m x_pp (messages to the neighbours)", "[Narayanan2021] section 2.2"),
         _spec("pipeline/bubble", "pipeline time less m times its slowest stage", "[Narayanan2021] section 2.2"),
-        _spec("communication/dp", "x_dp (gradients and weights) and skew per doubling of nodes", "[Rajbhandari2020] section 7"),
+        _spec(
+            "communication/dp",
+            "x_dp (gradients and weights) and skew per doubling of nodes",
+            "[Rajbhandari2020] section 7",
+        ),
         _spec("optimizer/update", "30 bytes * owned parameters / (e_m HBM)", f"[PyTorch]; {FITTED}"),
         _spec("overhead/step", "launches of optimizer, clipping, logging", FITTED),
     )
@@ -110,7 +120,10 @@ def _stages(shape: ModelShape, layouts: Layouts, kinds: StageKinds) -> _Stages:
     moe_share = rest_moe / np.maximum(rest, 1.0)
     layers = np.stack([first, np.where(full > 0.0, most, 0.0), least, last])
     moe = np.stack([first_moe, most * moe_share, least * moe_share, last_moe])
-    has = lambda x, i: (x[i] > 0.0) * 1.0 + zero  # noqa: E731
+
+    def has(values: Array, kind: int) -> Array:
+        return np.asarray((values[kind] > 0.0) * 1.0 + zero)
+
     return _Stages(
         count=np.stack([1.0 + zero, full, empty, np.where(alone, 0.0, 1.0)]),
         dense=(layers - moe) / copies,
@@ -220,7 +233,7 @@ def timed_step(
 
     def layers(name: str, index: int | None = None) -> Array:
         a, b = getattr(dense, name), getattr(moe, name)
-        return n_dense * (a if index is None else a[index]) + n_moe * (b if index is None else b[index])
+        return np.asarray(n_dense * (a if index is None else a[index]) + n_moe * (b if index is None else b[index]))
 
     derived = groups(layouts)
     replicas = (derived.dp_cp > 1.0) & (sent.dp_s > 0.0)

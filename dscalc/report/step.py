@@ -133,7 +133,9 @@ def _terms(out: Screen, answer: StepAnswer, scale: Scale, explain: bool) -> None
         notes.append([])
         for term in shown:
             hidden = scale.of(term.hidden_s) if term.hidden_s > LEAST * answer.step_time_s else ""
-            rows.append((f"  {term.path.partition('/')[2]}", scale.of(term.seconds), hidden, _share(term.seconds, answer)))
+            rows.append(
+                (f"  {term.path.partition('/')[2]}", scale.of(term.seconds), hidden, _share(term.seconds, answer))
+            )
             notes.append(_explained(term, out.width - 4) if explain else [])
     rows.append(tuple(Span(c, STRONG) for c in ("step", scale.of(answer.step_time_s), "", "100 %")))
     notes.append([])
@@ -156,11 +158,17 @@ def _rates(out: Screen, answer: StepAnswer) -> None:
     rows: list[tuple[Cell, ...]] = [
         ("tokens/s", f"{format_count(answer.tokens_per_s)}", f"{answer.tokens_per_s_per_gpu:,.0f} a GPU"),
         ("sequences/s", f"{answer.samples_per_s:,.2f}", f"{answer.case.layout.spec.global_batch:,} a step"),
-        ("MFU", f"{answer.mfu:.1%}", f"convention {answer.mfu_convention}, {format_flop_rate(answer.model_flop_per_s_per_gpu)} a GPU"),
+        (
+            "MFU",
+            f"{answer.mfu:.1%}",
+            f"convention {answer.mfu_convention}, {format_flop_rate(answer.model_flop_per_s_per_gpu)} a GPU",
+        ),
         ("HFU", f"{answer.hfu:.1%}", "with what is computed again, attention as executed"),
     ]
     if answer.bubble_over_ideal > 0.0:
-        rows.append(("bubble", f"{answer.bubble_share:.1%}", f"of the pipeline; {answer.bubble_over_ideal:.1%} over its ideal"))
+        rows.append(
+            ("bubble", f"{answer.bubble_share:.1%}", f"of the pipeline; {answer.bubble_over_ideal:.1%} over its ideal")
+        )
     out.head("Rates")
     out.table((("", "left"), ("", "right"), ("", "fill")), rows, header=False)
     out.head("Memory", "of the fullest GPU; `dscalc memory` splits it")
@@ -172,7 +180,9 @@ def _measured(out: Screen, answer: StepAnswer, scale: Scale) -> None:
         return
     good = not answer.explanations and answer.verdict.startswith("agrees")
     out.head("Measured")
-    words = f"{scale.of(answer.measured_s)} {scale.unit} measured, {scale.of(answer.step_time_s)} {scale.unit} predicted: "
+    words = (
+        f"{scale.of(answer.measured_s)} {scale.unit} measured, {scale.of(answer.step_time_s)} {scale.unit} predicted: "
+    )
     out.say(words + answer.verdict, GOOD if good else BAD)
     if good:
         return
@@ -206,7 +216,13 @@ def _markdown(answer: StepAnswer, explain: bool) -> str:
     scale = scale_of(answer.step_time_s)
     header = ["term", scale.unit, "hidden", "share", *(["formula", "source"] if explain else [])]
     rows = [
-        [t.path, scale.of(t.seconds), scale.of(t.hidden_s), _share(t.seconds, answer), *([t.formula, t.source] if explain else [])]
+        [
+            t.path,
+            scale.of(t.seconds),
+            scale.of(t.hidden_s),
+            _share(t.seconds, answer),
+            *([t.formula, t.source] if explain else []),
+        ]
         for t in answer.terms
         if t.seconds + t.hidden_s > LEAST * answer.step_time_s
     ]

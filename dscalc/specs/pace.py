@@ -68,7 +68,10 @@ def pace_table(data: Data | None = None) -> PaceTable:
     tables = data or shipped()
     order = tables["generations"]["order"]
     stacks = [_stack(name, tables) for name in stack_names()]
-    flash = [[_base(row["flash_fraction"][g]) if g in row.get("flash_fraction", {}) else np.nan for g in order] for row in stacks]
+    flash = [
+        [_base(row["flash_fraction"][g]) if g in row.get("flash_fraction", {}) else np.nan for g in order]
+        for row in stacks
+    ]
     return PaceTable(
         names=stack_names(),
         flash_fraction=np.asarray(flash),
@@ -135,7 +138,9 @@ def engine(gpu: GpuSpec, precision: str, data: Data | None = None) -> tuple[Engi
         fraction = _noted(f"{gpu.id}/gemm_fraction", own)
     elif best is not None:
         share = _noted(f"{gpu.id}/gemm_fraction", _of(tables["matmul_share"], generation))
-        fraction = share._replace(value=share.value * best / peak, kind="assumed", source=f"{share.source}, of its best matmul")
+        fraction = share._replace(
+            value=share.value * best / peak, kind="assumed", source=f"{share.source}, of its best matmul"
+        )
     else:
         fraction = _noted(f"{gpu.id}/gemm_fraction", _of(tables["peak_share"], generation))
     gain, nominal = _gain(gpu, precision, generation, peak, tables)
@@ -168,7 +173,9 @@ def _gain(gpu: GpuSpec, precision: str, generation: str, peak: float, tables: Da
         record = gpu.peak.tf32 or gpu.peak.fp32
         if record is None:
             raise InputError(f"{gpu.id} has no fp32 rate", where="--precision")
-        return Noted(name, record.base / peak, "times", record.kind, "peak of 32-bit products over 16-bit ones"), record.base
+        return Noted(
+            name, record.base / peak, "times", record.kind, "peak of 32-bit products over 16-bit ones"
+        ), record.base
     nominal = gpu.peak.of(precision)
     if nominal is None:
         raise InputError(f"{gpu.id} has no {precision} rate; it has {', '.join(gpu.dtypes)}", where="--precision")

@@ -14,7 +14,7 @@ from dscalc.cost.conventions import model_flop
 from dscalc.cost.exchange import Exchange, exchange
 from dscalc.cost.step import Step, timed_step
 from dscalc.frozen import dataclass
-from dscalc.records import Array, Engine, Layouts, ModelShape, Network, PaceConstants, PaceTable
+from dscalc.records import Engine, Layouts, ModelShape, Network, PaceConstants, PaceTable
 from dscalc.specs.layout_spec import lower
 from dscalc.specs.network import compose_network, load_interconnect
 from dscalc.specs.pace import engine, pace_constants, pace_table
@@ -87,7 +87,9 @@ def _joined(kind: type[Any], parts: Sequence[Any], sizes: Sequence[int]) -> Any:
     """Records with arrays, one behind the other."""
     return kind(
         **{
-            field.name: np.concatenate([np.broadcast_to(getattr(p, field.name), (n,)) for p, n in zip(parts, sizes, strict=True)])
+            field.name: np.concatenate(
+                [np.broadcast_to(getattr(p, field.name), (n,)) for p, n in zip(parts, sizes, strict=True)]
+            )
             for field in fields(kind)
         }
     )

@@ -69,7 +69,11 @@ class StepRow:
     def kind(self) -> str:
         """What sort of layout it is."""
         layout = self.row.layout
-        words = [name for name, degree in (("tp", layout.tp), ("pp", layout.pp), ("cp", layout.cp), ("ep", layout.ep)) if degree > 1]
+        words = [
+            name
+            for name, degree in (("tp", layout.tp), ("pp", layout.pp), ("cp", layout.cp), ("ep", layout.ep))
+            if degree > 1
+        ]
         if layout.zero == 3:
             words.append("fsdp")
         return "+".join(words) or ("dp" if layout.dp > 1 else "one GPU")
@@ -107,8 +111,9 @@ def read_step_rows(path: Path | None = None) -> tuple[list[StepRow], list[Exclud
             try:
                 rows.append(_lower(clean))
             except (DscalcError, ValidationError, UnusableRowError) as error:
-                several = isinstance(error, ValidationError)
-                reason = "; ".join(str(e["msg"]) for e in error.errors()) if several else str(error)
+                reason = str(error)
+                if isinstance(error, ValidationError):
+                    reason = "; ".join(str(e["msg"]) for e in error.errors())
                 excluded.append(Excluded(clean.get("id", "?"), reason))
     except csv.Error as error:
         raise InputError(f"not a CSV table: {error}", where=f"{path}:{reader.line_num}") from error
