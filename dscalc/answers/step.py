@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dscalc.answers.case import Case, build_case
+from dscalc.answers.comm_network import network_of
 from dscalc.answers.envelope import Assumption, Warning, envelope
 from dscalc.answers.memory import MemoryAnswer
 from dscalc.answers.memory import answer as memory_answer
-from dscalc.answers.step_network import network_of
 from dscalc.answers.step_notes import Explanation, explanations, step_warnings
 from dscalc.cost.conventions import CONVENTIONS, NAMES, model_flop
 from dscalc.cost.step import Step

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dscalc.cost.axes import groups
-from dscalc.cost.communication import communication
+from dscalc.cost.communication import communication, listed_stage
 from dscalc.cost.placement import stage_kinds
 from dscalc.cost.rank_parameters import adapter_sums, part_sums, rank_parameters
 from dscalc.frozen import dataclass
@@ -58,8 +58,8 @@ def exchange(model: ModelShape, layouts: Layouts, network: Network, adapters: Ad
     sums = part_sums(model) if adapters is None else adapter_sums(model, adapters)
     held = rank_parameters(model, sums, layouts, kinds)
     total = held.elements + 0.0 * kinds.layers
-    kind, columns = np.argmax(total, axis=0), np.arange(total.shape[1])
-    layers, experts = (np.broadcast_to(x, total.shape)[kind, columns] for x in (kinds.layers, kinds.moe_layers))
+    listed = listed_stage(model, layouts, adapters)
+    layers, experts = listed.layers, listed.moe_layers
     zero = 0.0 * (layouts.tp + layouts.n_micro + layers)
     found: dict[str, Array] = {}
     inside, domains, dp_domains, messages = zero + 1.0, zero + 1.0, zero + 1.0, zero
@@ -90,7 +90,7 @@ def exchange(model: ModelShape, layouts: Layouts, network: Network, adapters: Ad
         else:
             add("ep", each.time_s)
     runs = layouts.n_micro
-    passes = runs * np.maximum(layers, 1.0)
+    passes = listed.runs * np.maximum(layers, 1.0)
     three = layouts.zero >= 3.0
     sharded = layouts.zero > 0.0
     dense, expert = held.dense + 0.0 * total, held.expert + 0.0 * total
@@ -103,7 +103,7 @@ def exchange(model: ModelShape, layouts: Layouts, network: Network, adapters: Ad
         tp_domains=domains,
         cp_layer_s=found.get("cp", zero) / passes,
         cp_hides=cp_hides,
-        ep_layer_s=found.get("ep", zero) / (runs * np.maximum(experts, 1.0)),
+        ep_layer_s=found.get("ep", zero) / (listed.runs * np.maximum(experts, 1.0)),
         pp_s=found.get("pp", zero) / runs,
         pp_messages=messages / runs,
         pp_step_s=found.get("pp_step", zero),
