@@ -358,6 +358,7 @@ class PaceTable:
     pp_exposed: Array
     ep_exposed: Array
     overlap_power: Array  # q of (compute^q + gather^q)^(1/q), FSDP: 1 adds, infinity takes the larger
+    gather_slowdown: Array  # of unit-by-unit gathering over the network model: flat collectives lose the node's other NICs
     owner_broadcast_s: Array  # per data-parallel rank: owners broadcast their weights one after the other
     step_s: Array  # once a step: launches of optimizer, clipping, logging
     floor_s: Array  # fault, off unless a profile sets it: a floor a layer where tp and pp leave the node
@@ -381,4 +382,5 @@ class PaceConstants:
     message_s: float  # of a pipeline message beside its transfer
     optimizer_bytes: float  # memory traffic of a fused optimizer per owned parameter
     expert_slowdown: float  # of matrix products of experts
+    expert_low_power: float  # of the gain of low precision that they get: 1 all of it, 0 none
     routing_passes: float  # 16-bit passes over routed tokens

@@ -35,6 +35,7 @@ class Pace:
     pp_exposed: Array
     ep_exposed: Array
     overlap_power: Array
+    gather_slowdown: Array
     owner_broadcast_s: Array
     step_s: Array
     floor_s: Array
@@ -72,6 +73,7 @@ def pace_of(table: PaceTable, layouts: Layouts, engine: Engine) -> Pace:
         pp_exposed=table.pp_exposed[code],
         ep_exposed=table.ep_exposed[code],
         overlap_power=table.overlap_power[code],
+        gather_slowdown=table.gather_slowdown[code],
         owner_broadcast_s=table.owner_broadcast_s[code],
         step_s=table.step_s[code],
         floor_s=table.floor_s[code],
@@ -221,7 +223,7 @@ def operation_seconds(work: Work, engine: Engine, pace: Pace, constants: PaceCon
         if kind == "linear":
             rate = rate * engine.linear_gain
         elif kind == "expert":
-            rate = rate / constants.expert_slowdown
+            rate = rate * np.power(engine.linear_gain, constants.expert_low_power) / constants.expert_slowdown
         each = (1.0 + constants.gemm_ramp * work.shortness) / rate
         forward, backward = work.forward_flop * each, work.backward_flop * each
     elif kind == "core":

@@ -200,7 +200,8 @@ def timed_step(
     held = stages.dense + stages.moe
     recomputed = np.minimum(layouts.recompute_layers / np.maximum(np.max(held, axis=0), 1.0), 1.0)
     dense, moe, ends = layer_times(shape, layouts, engine, pace, constants, sent, recomputed)
-    per_layer = sent.fsdp_s / (layouts.n_micro * np.maximum(np.max(held, axis=0), 1.0))
+    gathered = sent.fsdp_s * pace.gather_slowdown
+    per_layer = gathered / (layouts.n_micro * np.maximum(np.max(held, axis=0), 1.0))
     dense_waits, moe_waits = (soft_maximum(x.whole, per_layer, pace.overlap_power) - x.whole for x in (dense, moe))
     trained = FROZEN_BACKWARD if adapters is not None else 1.0
     dense_s, moe_s = dense.whole + dense_waits, moe.whole + moe_waits
@@ -254,7 +255,7 @@ def timed_step(
         ("communication/tp", layers("tp_exposed") + at_ends * tp_ends, layers("tp") + at_ends * sent.tp_ends_s),
         ("communication/cp", layers("cp_exposed"), layers("cp")),
         ("communication/ep", layers("ep_exposed"), layers("ep")),
-        ("communication/fsdp", fsdp, np.maximum(sent.fsdp_s + zero, fsdp)),
+        ("communication/fsdp", fsdp, np.maximum(gathered + zero, fsdp)),
         ("communication/pp", scale * pp_busy * pace.pp_exposed, scale * pp_busy),
         ("pipeline/bubble", bubble, bubble),
         ("communication/dp", dp, np.maximum(sent.dp_s + skew + broadcast + sent.pp_step_s, dp)),

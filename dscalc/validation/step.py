@@ -14,7 +14,7 @@ from dscalc.cost.conventions import model_flop
 from dscalc.cost.exchange import Exchange, exchange
 from dscalc.cost.step import Step, timed_step
 from dscalc.frozen import dataclass
-from dscalc.records import Engine, Layouts, ModelShape, Network, PaceConstants, PaceTable
+from dscalc.records import Array, Engine, Layouts, ModelShape, Network, PaceConstants, PaceTable
 from dscalc.specs.layout_spec import lower
 from dscalc.specs.network import compose_network, load_interconnect
 from dscalc.specs.pace import engine, pace_constants, pace_table
@@ -166,16 +166,30 @@ def validate_step(path: Path | None = None) -> StepValidation:
     )
 
 
+def is_healthy(row: StepRow, mfu: float) -> bool:
+    """Whether people run this on purpose: pretraining, layout known, no sign of a fault, MFU of at least a fifth."""
+    return (
+        row.task in ("pretrain", "")
+        and row.row.quality in HEALTHY_QUALITY
+        and not any(flag.startswith(bad) for flag in row.row.flags for bad in UNHEALTHY)
+        and mfu >= LEAST_MFU
+    )
+
+
+def reached_mfu(rows: Sequence[StepRow], lowered: Sequence[Batch]) -> Array:
+    """MFU of each row: as reported, else palm FLOP over the dense peak of its precision."""
+    found = np.zeros(len(rows))
+    for batch in lowered:
+        flop = model_flop("palm", batch.shape, batch.layouts) / batch.engine.nominal_flop_per_s
+        for at, number in enumerate(batch.numbers):
+            stated = rows[number].mfu
+            found[number] = stated if stated is not None else float(flop[at]) / rows[number].measured_s
+    return found
+
+
 def _compare(row: StepRow, step: Step, at: int, ideal_s: float) -> StepPrediction:
     predicted = float(step.step_time_s[at])
     reached = row.mfu if row.mfu is not None else ideal_s / row.measured_s
-    flags = row.row.flags
-    healthy = (
-        row.task in ("pretrain", "")
-        and row.row.quality in HEALTHY_QUALITY
-        and not any(flag.startswith(bad) for flag in flags for bad in UNHEALTHY)
-        and reached >= LEAST_MFU
-    )
     return StepPrediction(
         row=row,
         predicted_s=predicted,
@@ -183,7 +197,7 @@ def _compare(row: StepRow, step: Step, at: int, ideal_s: float) -> StepPredictio
         upper_s=float(step.upper_s[at]),
         error_fraction=predicted / row.measured_s - 1.0,
         mfu=reached,
-        healthy=healthy,
+        healthy=is_healthy(row, reached),
         terms=tuple((leaf.spec.path, float(leaf.exposed_s[at])) for leaf in step.terms),
     )
 
