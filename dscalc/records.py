@@ -358,7 +358,7 @@ class PaceTable:
     pp_exposed: Array
     ep_exposed: Array
     overlap_power: Array  # q of (compute^q + gather^q)^(1/q), FSDP: 1 adds, infinity takes the larger
-    gather_slowdown: Array  # of unit-by-unit gathering over the network model: flat collectives lose the node's other NICs
+    gather_slowdown: Array  # of unit-by-unit gathering: flat collectives lose the node's other NICs
     owner_broadcast_s: Array  # per data-parallel rank: owners broadcast their weights one after the other
     step_s: Array  # once a step: launches of optimizer, clipping, logging
     floor_s: Array  # fault, off unless a profile sets it: a floor a layer where tp and pp leave the node

@@ -110,8 +110,11 @@ def _weights(rows: Sequence[StepRow], healthy: Mask, settings: dict[str, float])
     flags = [row.row.flags for row in rows]
     floors = np.asarray(
         [
-            row.row.layout.pp == 1 and "slow_outlier" not in f and ("latency_bound" in f or not row.row.shape.experts)
-            and row.row.quality in "AB" and row.task in ("pretrain", "")
+            row.row.layout.pp == 1
+            and "slow_outlier" not in f
+            and ("latency_bound" in f or not row.row.shape.experts)
+            and row.row.quality in "AB"
+            and row.task in ("pretrain", "")
             for row, f in zip(rows, flags, strict=True)
         ]
     )
@@ -130,8 +133,8 @@ def _move(
     start: Array, prior: Array, width: Array, error: Array, slope: Array, weight: Array, settings: dict[str, float]
 ) -> tuple[Array, Array]:
     """The best change of the logarithms where errors are linear in them, and their information matrix."""
-    change = np.zeros(len(start))
-    information = np.diag(1.0 / width**2)
+    change: Array = np.zeros(len(start))
+    information: Array = np.diag(1.0 / width**2)
     for _ in range(REWEIGHTINGS):
         left = error + slope @ change
         soft = weight / np.sqrt(1.0 + (left / settings["corner"]) ** 2) / settings["scale"] ** 2
@@ -163,7 +166,8 @@ def fit_step(path: Path | None = None) -> Fit:
     prior, width = np.log([c.prior for c in constants]), np.asarray([c.width for c in constants])
     values = prior.copy()
     predicted = model.predict(values)
-    slope, information = np.zeros((len(rows), len(constants))), np.eye(len(constants))
+    slope: Array = np.zeros((len(rows), len(constants)))
+    information: Array = np.eye(len(constants))
     for _ in range(ROUNDS):
         nudged = [model.predict(values + NUDGE * np.eye(len(values))[k]) for k in range(len(values))]
         slope = np.stack([np.log(trial / predicted) / NUDGE for trial in nudged], axis=1)
@@ -186,7 +190,7 @@ def fit_step(path: Path | None = None) -> Fit:
         without = values + np.clip(change, -2.0 * FARTHEST, 2.0 * FARTHEST)
         moved = np.maximum(moved, np.abs(without - values))
         kept = {shipped()["stack"].get(name, {}).get("like") for name, where in stacks.items() if where != {group}}
-        unknown = [name for name, where in stacks.items() if where == {group} and name not in kept]
+        unknown = [name for name, where in stacks.items() if where == {group} and name not in {UNKNOWN, *kept}]
         mine = groups == group
         known[mine] = model.predict(without)[mine]
         left_out[mine] = model.predict(without, unknown)[mine]
@@ -250,7 +254,9 @@ def _replaced(text: str, keys: list[str], value: str, stderr: str, spread: str) 
             names = keys[cut:]
             pattern = r"((?:^|[\s{,])\"?" + re.escape(names[0]) + r"\"? = \{"
             pattern += "".join(r"[^\n]*?\b" + re.escape(name) + r" = \{" for name in names[1:])
-            pattern += r" value = )[0-9.]+(, unit = \"\w+\", kind = \"\w+\")(?:, stderr = [0-9.]+)?(?:, spread = [0-9.]+)?"
+            pattern += (
+                r" value = )[0-9.]+(, unit = \"\w+\", kind = \"\w+\")(?:, stderr = [0-9.]+)?(?:, spread = [0-9.]+)?"
+            )
             changed, count = re.subn(
                 pattern,
                 lambda m: f"{m[1]}{value}{m[2]}, stderr = {stderr}, spread = {spread}",

@@ -189,6 +189,10 @@ def _filled(cells: dict[str, str]) -> dict[str, str]:
             found[name] = str(value)
     if cells["gpu"].startswith("V100") and not cells.get("precision"):
         found["precision"] = "fp16"
+    renamed = table["frameworks"].get(cells["source_key"].partition("-")[0], {})
+    first = cells.get("framework", "").partition(" ")[0]
+    if first in renamed and "ROCm" not in cells["framework"]:
+        found["framework"] = renamed[first]
     scripts = own.get("by_layers") or table.get(own.get("by_layers_of", ""), {}).get("by_layers", {})
     layers = str(round(float(cells["n_layers"]))) if cells.get("n_layers") else ""
     if layers in scripts and not cells.get("micro_batch") and _float(cells, "tp"):

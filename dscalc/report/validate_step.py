@@ -1,0 +1,95 @@
+"""The error tables of ``dscalc validate --metric step`` on a screen and as files."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from dscalc.report.export import to_csv, to_json, to_markdown
+from dscalc.report.screen import Screen
+from dscalc.units import format_time
+
+if TYPE_CHECKING:
+    from dscalc.answers.validate_step import StepValidateAnswer
+
+WORST = 8
+TITLES = (("source", "source"), ("gpu", "GPU"), ("stack", "stack"), ("layout", "layout"))
+HEADINGS = ("rows", "median", "90 %", "bias", "all rows", "median")
+
+
+def render(found: StepValidateAnswer, form: str, *, colour: bool | None = None, quiet: bool = False) -> str:
+    """The answer in the form asked for."""
+    if form == "json":
+        return to_json(found.to_json())
+    if form == "csv":
+        rows = found.rows()
+        return to_csv(rows, list(rows[0]) if rows else ["id"])
+    if quiet:
+        return f"{_average(found)}\n"
+    if form == "markdown":
+        parts = [to_markdown(_rows(found, by), (title, *HEADINGS), right=range(1, 7)) for by, title in TITLES]
+        return "\n".join([*parts, _average(found)]) + "\n"
+    out = Screen(colour=colour)
+    out.say("Step time: predicted against published; error is |predicted / measured - 1|, first of healthy rows")
+    for by, title in TITLES:
+        out.head(f"By {title}")
+        out.table([(h, "right" if i else "left") for i, h in enumerate((title, *HEADINGS))], _rows(found, by))
+    out.add([])
+    out.say(_average(found))
+    worst = found.worst(WORST)
+    if worst:
+        out.head("Largest errors of healthy rows", "--format csv lists every row")
+        columns = [
+            ("row", "left"),
+            ("measured", "right"),
+            ("predicted", "right"),
+            ("error", "right"),
+            ("layout", "fill"),
+        ]
+        columns.append(("largest terms", "fill"))
+        out.table(
+            columns,
+            [
+                (
+                    r["id"],
+                    format_time(r["measured"]),
+                    format_time(r["predicted"]),
+                    _percent(r["error_fraction"], signed=True),
+                    r["layout"],
+                    r["terms"],
+                )
+                for r in worst
+            ],
+        )
+    if found.found.excluded:
+        out.head("Left out")
+        reasons = Counter(e.reason for e in found.found.excluded).most_common()
+        out.table([("rows", "right"), ("reason", "fill")], [(str(n), reason) for reason, n in reasons])
+    for warning in found.warnings():
+        out.add([])
+        out.say(f"! {warning.message}. Next: {warning.next_step}.", hang=2)
+    return out.text()
+
+
+def _percent(value: float, *, signed: bool = False) -> str:
+    return "-" if value != value else f"{value:+.1%}" if signed else f"{value:.1%}"
+
+
+def _rows(found: StepValidateAnswer, by: str) -> list[tuple[str, ...]]:
+    healthy = {g.name: g for g in found.groups(by)}
+    rows: list[tuple[str, ...]] = []
+    for g in found.groups(by, healthy=False):
+        h = healthy.get(g.name)
+        first = (
+            (str(h.n), _percent(h.median_abs), _percent(h.p90_abs), _percent(h.bias, signed=True)) if h else ("",) * 4
+        )
+        rows.append((g.name, *first, str(g.n), _percent(g.median_abs)))
+    return rows
+
+
+def _average(found: StepValidateAnswer) -> str:
+    result = found.found
+    return (
+        f"Healthy rows: median error {_percent(result.median)}, 90 % under {_percent(result.p90)}, "
+        f"average over groups of the median {_percent(result.average_median)}."
+    )

@@ -1,0 +1,136 @@
+"""``dscalc step``: keys, a measured step, errors in one line, and the Python twin."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from dscalc.answers.step import SCALARS, step
+from dscalc.errors import DscalcError, InputError
+
+CASE = {"model": "llama-3-8b", "cluster": "dgx-h100", "gpus": 8, "zero": 3, "stack": "fsdp2"}
+PIPED = {"model": "llama-2-70b", "cluster": "dgx-h100", "gpus": 64, "tp": 4, "pp": 4, "gbs": 128, "stack": "nanotron"}
+
+
+def test_json_has_the_stable_keys(run_dscalc: Any) -> None:
+    ran = run_dscalc(*"step --model llama-3-8b --cluster dgx-h100 --gpus 8 --zero 3 --format json".split())
+    assert ran.returncode == 0, ran.stderr
+    whole = json.loads(ran.stdout)
+    result = whole["result"]
+    assert whole["command"] == "step"
+    assert set(SCALARS) | {"terms", "memory"} == set(result)
+    assert sum(t["seconds"] for t in result["terms"]) == pytest.approx(result["step_time_s"], rel=1e-12)
+    assert set(result["terms"][0]) == {"path", "seconds", "hidden_s", "formula", "source"}
+    assert result["lower_s"] <= result["step_time_s"] <= result["upper_s"]
+    assert result["low_s"] < result["step_time_s"] < result["high_s"]
+    assert result["memory"]["total_bytes"] > 0
+    assert result["mfu_convention"] == "palm"
+    fitted = [a for a in whole["assumptions"] if a["kind"] == "fitted"]
+    assert {"name", "value", "unit", "kind", "source"} == set(fitted[0])
+    assert any(a["name"].endswith("gemm_fraction") for a in fitted)
+
+
+def test_python_twin_and_units() -> None:
+    answer = step(**CASE)
+    spec = answer.case.layout.spec
+    assert answer.tokens_per_s == pytest.approx(spec.global_batch * spec.seq_len / answer.step_time_s)
+    assert answer.tokens_per_s_per_gpu == pytest.approx(answer.tokens_per_s / 8)
+    assert answer.mfu == pytest.approx(answer.model_flop_per_s_per_gpu / 989e12, rel=1e-3)
+    assert 0.0 < answer.hfu < 1.0
+    assert answer.bubble_share == 0.0
+    other = step(**CASE, mfu_convention="megatron-core")
+    assert other.mfu < answer.mfu
+
+
+def test_a_bubble_is_reported_both_ways() -> None:
+    answer = step(**PIPED)
+    over = answer.bubble_over_ideal
+    assert answer.bubble_share == pytest.approx(over / (1.0 + over))
+    assert 3 / 32 * 0.8 < over < 3 / 32 * 1.05  # (p - 1)/m; the last stage has the head
+
+
+def test_flops_by_hand_replace_the_fitted_rate() -> None:
+    usual, fast = step(**CASE), step(**CASE, flops="900TF")
+    linear = {a.terms[0].path: a.terms[0].seconds for a in (usual, fast)}
+    assert list(linear) == ["compute/linear_layers"]
+    assert fast.terms[0].seconds < usual.terms[0].seconds
+
+
+@pytest.mark.parametrize(
+    ("factor", "word"), [(1.02, "agrees"), (1.6, "slower"), (4.0, "times as long"), (0.6, "faster")]
+)
+def test_a_measured_step_gets_a_verdict(factor: float, word: str) -> None:
+    predicted = step(**PIPED).step_time_s
+    answer = step(**PIPED, measured=factor * predicted)
+    assert word in answer.verdict
+    if word != "agrees":
+        assert answer.explanations
+        slower = factor > 1.0
+        assert all((e.step_time_s > predicted) == slower for e in answer.explanations)
+        assert all(e.next_step for e in answer.explanations)
+
+
+def test_known_faults_are_named() -> None:
+    """1.17 s a micro-batch and 0.45 s a further stage, whatever the model: a stall; a floor of 2 + 2.64 t ms a layer."""
+    accum = step(**PIPED).case.layout.spec.grad_accum
+    stalled = step(**PIPED, measured=f"{1.17 * accum + 0.45 * 3}s")
+    assert stalled.explanations[0].kind == "fault"
+    assert "stall" in stalled.explanations[0].what
+    small = {**PIPED, "model": "llama-3.2-1b", "tp": 8, "pp": 2}
+    floored = step(**small, measured=(2.0 + 2.64 * 8) * 1e-3 * 8 * (step(**small).case.layout.spec.grad_accum + 1))
+    assert "floor" in floored.explanations[0].what
+
+
+def test_predictions_do_not_know_the_faults() -> None:
+    from dscalc.specs.pace import pace_table
+
+    table = pace_table()
+    assert not table.floor_s.any()
+    assert not table.floor_tp_s.any()
+
+
+def test_warnings_have_a_next_step() -> None:
+    answer = step(model="llama-3.2-1b", cluster="dgx-h100", gpus=8, tp=8, seq_len=1024)
+    assert "host_bound" in {w.code for w in answer.warnings}
+    assert all(w.next_step for w in answer.warnings)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("step --params 7e9", "--gpu"),
+        ("step --params 7e9 --gpu H100-SXM5-80GB --gpus 16", "--interconnect"),
+        ("step --params 7e9 --gpu H100-SXM5-80GB --measured never", "--measured"),
+        ("step --params 7e9 --gpu H100-SXM5-80GB --measured 0s", "--measured"),
+        ("step --params 7e9 --gpu H100-SXM5-80GB --mfu-convention mine", "--mfu-convention"),
+        ("step --params 7e9 --gpu A100-SXM4-80GB --precision fp8", "--precision"),
+        ("step --params 7e9 --gpu H100-SXM5-80GB --flops 400TF --peak-fraction 0.4", "--peak-fraction"),
+    ],
+)
+def test_errors_name_the_option(run_dscalc: Any, words: str, message: str) -> None:
+    ran = run_dscalc(*words.split())
+    assert ran.returncode in (1, 2)
+    assert message in ran.stderr
+    assert ran.stderr.count("\n") == 1
+
+
+def test_check_exits_with_three(run_dscalc: Any) -> None:
+    ran = run_dscalc(*"step --model llama-2-70b --gpu H100-SXM5-80GB --check --quiet".split())
+    assert ran.returncode == 3
+
+
+def test_measured_refuses_what_is_no_time() -> None:
+    with pytest.raises(InputError, match="--measured"):
+        step(**CASE, measured=-1.0)
+    with pytest.raises(DscalcError):
+        step(**CASE, measured="fast")
+
+
+@pytest.mark.parametrize("columns", [80, 140])
+def test_validate_step_screen_fits(run_dscalc: Any, columns: int) -> None:
+    ran = run_dscalc(*"validate --metric step".split(), columns=columns)
+    assert ran.returncode == 0, ran.stderr
+    assert max(len(line) for line in ran.stdout.splitlines()) <= columns
+    assert "By stack" in ran.stdout

@@ -1,0 +1,191 @@
+"""Published step times against predictions: accuracy that must hold, sets that everybody is compared on, bad input."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dscalc.answers.validate_step import validate_steps
+from dscalc.errors import InputError
+from dscalc.report.validate_step import render
+from dscalc.specs.pace import pace_table, shipped
+from dscalc.validation.fit_step import Fit, _settings, _tables, report, rewritten
+from dscalc.validation.step import StepPrediction, StepValidation, validate_step
+from dscalc.validation.step_rows import read_step_rows
+
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "step-time.md"
+GRID = "ultrascale"
+
+
+@pytest.fixture(scope="module")
+def found() -> StepValidation:
+    return validate_step()
+
+
+def of(found: StepValidation, source: str) -> list[StepPrediction]:
+    return [p for p in found.predictions if p.row.row.source == source]
+
+
+def spearman(first: list[float], second: list[float]) -> float:
+    ranks = [np.argsort(np.argsort(x)).astype(float) for x in (first, second)]
+    return float(np.corrcoef(*ranks)[0, 1])
+
+
+def test_healthy_rows_are_predicted_closely(found: StepValidation) -> None:
+    """With constants that these rows took part in; left-out errors are larger and stand on the page."""
+    assert sum(p.healthy for p in found.predictions) > 1000
+    assert found.average_median < 0.05
+    assert found.median < 0.045
+    assert found.p90 < 0.15
+
+
+def test_sets_that_everybody_is_compared_on(found: StepValidation) -> None:
+    """Korthikanti et al. 2022, table 5; Narayanan et al. 2021, table 1; vTrain on one node."""
+    narayanan = [p for p in of(found, "narayanan2021") if p.row.row.id <= "narayanan2021-0010"]
+    assert len(narayanan) == 10
+    for rows, worst in ((of(found, "korthikanti2022"), 0.07), (narayanan, 0.06), (of(found, "vtrain-single"), 0.10)):
+        assert np.mean([abs(p.error_fraction) for p in rows]) < worst
+
+
+def test_brackets_hold_the_prediction_and_terms_add_up(found: StepValidation) -> None:
+    for p in found.predictions:
+        assert p.lower_s <= p.predicted_s <= p.upper_s
+        assert sum(seconds for _, seconds in p.terms) == pytest.approx(p.predicted_s, rel=1e-12)
+
+
+def test_layouts_are_ranked_as_measured(found: StepValidation) -> None:
+    """Healthy rows of the same model, GPUs and batch: at least five layouts a group."""
+    groups: dict[tuple[object, ...], list[StepPrediction]] = defaultdict(list)
+    for p in found.predictions:
+        if p.healthy:
+            layout = p.row.row.layout
+            key = (p.row.row.source, p.row.row.shape, p.row.gpu.id, layout.gpus, layout.global_batch, layout.seq_len)
+            groups[(*key, p.row.precision)].append(p)
+    large = [members for members in groups.values() if len(members) >= 5]
+    ranks, losses = [], []
+    for members in large:
+        measured, predicted = [p.row.measured_s for p in members], [p.predicted_s for p in members]
+        ranks.append(spearman(measured, predicted))
+        losses.append(measured[int(np.argmin(predicted))] / min(measured) - 1.0)
+    assert len(large) >= 20
+    assert np.median(ranks) > 0.8
+    assert np.mean(losses) < 0.06
+
+
+def test_rows_left_out_say_why(found: StepValidation) -> None:
+    reasons = {e.reason for e in found.excluded}
+    assert "GPU not stated" in reasons
+    assert all(reasons)
+
+
+def test_page_holds_the_table_that_the_command_prints() -> None:
+    assert render(validate_steps(), "markdown").strip() in PAGE.read_text(encoding="utf-8")
+
+
+HEADER = "id,source_key,n_layers,hidden,n_heads,ffn_hidden,vocab,seq_len,gpu,n_gpus,tp,pp,micro_batch,global_batch,step_time_s"
+
+
+def test_a_file_of_ones_own(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text(
+        f"{HEADER}\nmine-1,mine,32,4096,32,11008,32000,4096,H100-SXM5-80GB,8,8,1,1,8,1.5\n", encoding="utf-8"
+    )
+    found = validate_step(path)
+    assert [p.row.row.id for p in found.predictions] == ["mine-1"]
+    assert render(validate_steps(str(path)), "csv").startswith("id,source_key,split_group,metric,measured,predicted")
+
+
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        ("x,mine,32,4096,32,11008,32000,4096,,8,8,1,1,8,1.5", "GPU not stated"),
+        ("x,mine,32,4096,32,11008,32000,4096,Abacus-1,8,8,1,1,8,1.5", "Abacus-1"),
+        ("x,mine,32,4096,32,11008,32000,4096,H100-SXM5-80GB,8,,,1,8,1.5", "layout not stated"),
+        ("x,mine,32,4096,32,11008,32000,4096,H100-SXM5-80GB,8,8,1,1,8,-1", "not positive"),
+        ("x,mine,32,4096,32,11008,32000,4096,H100-SXM5-80GB,8,8,1,1,8,soon", "not a number"),
+    ],
+)
+def test_unusable_rows(tmp_path: Path, cells: str, reason: str) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text(f"{HEADER}\n{cells}\n", encoding="utf-8")
+    rows, excluded = read_step_rows(path)
+    assert not rows
+    assert reason in excluded[0].reason
+
+
+def test_files_that_are_no_tables(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        read_step_rows(tmp_path / "nothing.csv")
+    path = tmp_path / "short.csv"
+    path.write_text("id,step_time_s\nx,1\n", encoding="utf-8")
+    with pytest.raises(InputError, match="lacks the column 'source_key'"):
+        read_step_rows(path)
+
+
+@pytest.mark.shared
+def test_rows_that_ship_are_those_of_the_shared_table(shared_data: Path, found: StepValidation) -> None:
+    whole = validate_step(shared_data / "measurements.csv")
+    here = {p.row.row.id: p.predicted_s for p in found.predictions}
+    assert {p.row.row.id: p.predicted_s for p in whole.predictions if p.row.row.id in here} == here
+
+
+# --- the fit ---
+def test_every_constant_of_the_fit_is_a_record_that_says_so() -> None:
+    _, constants = _settings()
+    for constant in constants:
+        for path in constant.paths:
+            record = shipped()
+            for key in path.split("."):
+                record = record[key]
+            assert record["kind"] == "fitted", path
+            assert {"value", "unit", "source", "stderr", "spread"} <= set(record), path
+
+
+def test_a_fit_is_written_into_the_records_it_names() -> None:
+    text = (Path(__file__).parents[2] / "dscalc" / "specs" / "pace.toml").read_text(encoding="utf-8")
+    import tomllib
+
+    _, constants = _settings()
+    values = np.log(np.arange(1.0, len(constants) + 1.0))
+    nothing = np.zeros(0)
+    fit = Fit(constants, values, np.full(len(values), 0.5), (), nothing > 0, nothing, nothing, nothing, values * 0.1)
+    data = tomllib.loads(rewritten(text, fit))
+    for number, constant in enumerate(constants, start=1):
+        for path in constant.paths:
+            record = data
+            for key in path.split("."):
+                record = record[key]
+            assert record["value"] == pytest.approx(number, rel=1e-3), path
+            assert record["stderr"] == 0.5
+
+
+def test_a_stack_nobody_knows_is_the_generic_one() -> None:
+    _, constants = _settings()
+    values = np.log([c.prior for c in constants])
+    table = pace_table(_tables(constants, values, ["nanotron"]))
+    first, second = (table.names.index(name) for name in ("nanotron", "generic"))
+    assert table.elementwise[first] == table.elementwise[second]
+
+
+def test_report_lists_constants_and_groups() -> None:
+    rows, _ = read_step_rows()
+    few = tuple(rows[:30])
+    _, constants = _settings()
+    values = np.log([c.prior for c in constants])
+    seconds = np.asarray([row.measured_s for row in few])
+    text = report(
+        Fit(constants, values, values * 0, few, np.ones(30, dtype=bool), seconds, seconds, seconds, values * 0)
+    )
+    assert "constants.gemm_ramp" in text
+    assert "mean of the group medians 0.0%" in text
+
+
+def test_csv_of_the_answer_has_one_row_a_prediction(found: StepValidation) -> None:
+    rows = list(csv.DictReader(io.StringIO(render(validate_steps(), "csv"))))
+    assert len(rows) == len(found.predictions)
+    assert {"low", "high", "healthy", "split_group"} <= set(rows[0])
