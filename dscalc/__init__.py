@@ -18,12 +18,14 @@ __all__ = [
     "load_model",
     "memory",
     "ratio",
+    "step",
 ]
 
 if TYPE_CHECKING:
     from dscalc.answers.comm import comm
     from dscalc.answers.memory import MemoryAnswer, memory
     from dscalc.answers.ratio import ratio
+    from dscalc.answers.step import step
     from dscalc.cost.evaluate import evaluate
     from dscalc.errors import DscalcError
     from dscalc.specs.model import load_model
@@ -41,6 +43,7 @@ _HOMES = {
     "load_model": "dscalc.specs.model",
     "memory": "dscalc.answers.memory",
     "ratio": "dscalc.answers.ratio",
+    "step": "dscalc.answers.step",
 }
 
 

@@ -17,7 +17,7 @@ from dscalc.answers.step_notes import Explanation, explanations, step_warnings
 from dscalc.cost.conventions import CONVENTIONS, NAMES, model_flop
 from dscalc.cost.step import Step
 from dscalc.cost.step import step as step_of
-from dscalc.errors import InputError
+from dscalc.errors import DscalcError, InputError
 from dscalc.frozen import dataclass
 from dscalc.records import Engine, Layouts, PaceConstants, PaceTable
 from dscalc.specs.given import gather
@@ -151,7 +151,10 @@ def step(*, measured: object = None, mfu_convention: str = DEFAULT_CONVENTION, *
 def _seconds(measured: object) -> float | None:
     if measured is None:
         return None
-    seconds = float(measured) if isinstance(measured, (int, float)) else parse_time(str(measured))
+    try:
+        seconds = float(measured) if isinstance(measured, (int, float)) else parse_time(str(measured))
+    except DscalcError as error:
+        raise InputError(error.message, where="--measured") from None
     if not seconds > 0.0 or seconds == np.inf:
         raise InputError(f"{measured!r} is no time above 0, e.g. 1.4s", where="--measured")
     return seconds

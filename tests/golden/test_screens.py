@@ -24,6 +24,14 @@ SCREENS = {
         "memory --model deepseek-v3 --cluster dgx-h200 --gpus 2048 --pp 16 --ep 64 --zero 1 --recompute full --ga 64 "
         "--schedule dualpipe"
     ),
+    "step-fsdp": "step --model llama-3-8b --cluster dgx-h100 --gpus 16 --zero 3 --stack fsdp --micro-batch 2 --explain",
+    "step-measured": (
+        "step --model llama-2-70b --cluster dgx-h100 --gpus 64 --tp 4 --pp 4 --gbs 128 --stack nanotron --measured 38s"
+    ),
+    "step-experts": (
+        "step --model deepseek-v3 --cluster dgx-h200 --gpus 2048 --pp 16 --ep 64 --zero 1 --recompute full --ga 64 "
+        "--schedule dualpipe --stack megatron --precision fp8"
+    ),
     "list-gpus": "list gpus",
     "list-stacks": "list stacks",
     "show-gpu": "show H100-SXM5-80GB",
@@ -32,6 +40,9 @@ FORMS = {
     "memory-quiet.txt": "memory --params 7e9 --gpu H100-SXM5-80GB --quiet",
     "memory.csv": "memory --params 7e9 --format csv",
     "memory.md": "memory --params 7e9 --format markdown",
+    "step-quiet.txt": "step --params 7e9 --gpu H100-SXM5-80GB --gpus 8 --tp 8 --quiet",
+    "step.csv": "step --params 7e9 --gpu H100-SXM5-80GB --gpus 8 --tp 8 --format csv",
+    "step.md": "step --params 7e9 --gpu H100-SXM5-80GB --gpus 8 --tp 8 --format markdown",
     "memory.json": "memory --params 7e9 --gpu H100-SXM5-80GB --gpus 8 --zero 3 --format json",
 }
 
