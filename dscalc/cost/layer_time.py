@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from dscalc import codes
 from dscalc.cost.exchange import Exchange
 from dscalc.cost.operations import Pace, Time, operation_seconds, works
 from dscalc.frozen import dataclass
@@ -17,6 +18,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("compute/elementwise", ("stream",)),
 )
 TP_COLLECTIVES, TP_AGAIN = 4.0, 2.0  # a layer forward and backward; and under full recompute
+DUALPIPE = codes.SCHEDULES.index("dualpipe")
 AGAIN_OF_ALL = 1.0 / 3.0
 
 
@@ -114,7 +116,7 @@ def layer_times(
         nothing.
 
     References:
-        [Korthikanti2022] section 5, [Narayanan2021] section 3; fitted, see docs/explanation/step-time.md.
+        [Korthikanti2022] section 5, [Narayanan2021] section 3, [DeepSeekV3] section 3.2.1 for DualPipe; fitted, see docs/explanation/step-time.md.
     """
     unaligned = shape.head_dim % int(constants.aligned_to) != 0
     timed = [(w, operation_seconds(w, engine, pace, constants, unaligned)) for w in works(shape, layouts)]
@@ -129,6 +131,8 @@ def layer_times(
     collectives = np.where(grouped, count, 0.0) * constants.host_collective_s
     leaves = (layouts.pp > 1.0) & (layouts.tp * layouts.cp * layouts.dp * layouts.pp > sent.tp_inside * 1.0)
     floor = np.where(leaves, pace.floor_s + pace.floor_tp_s * layouts.tp, 0.0)
+
+    beside = np.where(layouts.schedule == DUALPIPE, 0.0, 1.0)  # dispatch runs beside the other direction's compute
 
     def layer(kind: str, expert: float) -> LayerTime:
         mine = [(w, t) for w, t in timed if w.operation.part in ("layer", kind)]
@@ -152,7 +156,7 @@ def layer_times(
             np.where(sent.cp_hides > 0.0, np.maximum(cp - attention, 0.0), cp),
         )
         ep = sent.ep_layer_s * expert + zero
-        ep_exposed = ep * pace.ep_exposed
+        ep_exposed = ep * pace.ep_exposed * beside
         gpu = compute[0]
         for part in compute[1:]:
             gpu = gpu + part

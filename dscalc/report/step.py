@@ -120,7 +120,7 @@ def _share(seconds: float, answer: StepAnswer) -> str:
 
 
 def _terms(out: Screen, answer: StepAnswer, scale: Scale, explain: bool) -> None:
-    out.head("Where the time goes", f"{scale.unit}; hidden: communication behind compute, not part of the sum")
+    out.head("Where the time goes", f"{scale.unit}; hidden runs behind compute and adds nothing")
     rows: list[tuple[Cell, ...]] = []
     notes: list[list[str]] = []
     for group in dict.fromkeys(t.path.partition("/")[0] for t in answer.terms):
@@ -196,7 +196,7 @@ def _measured(out: Screen, answer: StepAnswer, scale: Scale) -> None:
 
 def _assumed(out: Screen, answer: StepAnswer) -> None:
     plain = [a for a in answer.assumptions if a.kind == "default" and a.value not in (None, False, "none")]
-    out.head("Not given, so assumed *", "change any by its option; --format json lists all, with the fitted constants")
+    out.head("Not given, so assumed *", "change any by its option; --format json lists all")
     if plain:
         out.say("* " + ", ".join(f"{a.name.replace('_', '-')}\u00a0{_value(a.value)}" for a in plain), hang=2)
     fitted = [a for a in answer.assumptions if a.name.startswith("step.") and a.name.split(".")[-1] in _TOLD]

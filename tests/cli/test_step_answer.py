@@ -15,7 +15,9 @@ PIPED = {"model": "llama-2-70b", "cluster": "dgx-h100", "gpus": 64, "tp": 4, "pp
 
 
 def test_json_has_the_stable_keys(run_dscalc: Any) -> None:
-    ran = run_dscalc(*"step --model llama-3-8b --cluster dgx-h100 --gpus 8 --zero 3 --format json".split())
+    ran = run_dscalc(
+        *["step", "--model", "llama-3-8b", "--cluster", "dgx-h100", "--gpus", "8", "--zero", "3", "--format", "json"]
+    )
     assert ran.returncode == 0, ran.stderr
     whole = json.loads(ran.stdout)
     result = whole["result"]
@@ -117,7 +119,7 @@ def test_errors_name_the_option(run_dscalc: Any, words: str, message: str) -> No
 
 
 def test_check_exits_with_three(run_dscalc: Any) -> None:
-    ran = run_dscalc(*"step --model llama-2-70b --gpu H100-SXM5-80GB --check --quiet".split())
+    ran = run_dscalc(*["step", "--model", "llama-2-70b", "--gpu", "H100-SXM5-80GB", "--check", "--quiet"])
     assert ran.returncode == 3
 
 
@@ -130,7 +132,7 @@ def test_measured_refuses_what_is_no_time() -> None:
 
 @pytest.mark.parametrize("columns", [80, 140])
 def test_validate_step_screen_fits(run_dscalc: Any, columns: int) -> None:
-    ran = run_dscalc(*"validate --metric step".split(), columns=columns)
+    ran = run_dscalc(*["validate", "--metric", "step"], columns=columns)
     assert ran.returncode == 0, ran.stderr
     assert max(len(line) for line in ran.stdout.splitlines()) <= columns
     assert "By stack" in ran.stdout

@@ -40,7 +40,8 @@ def test_interconnect_file_is_complete(name: str) -> None:
     assert spec.id == name == found.path.stem
     assert 1 * GB < spec.bytes_per_s <= 1800 * GB
     assert 1e-7 < spec.latency.base < 1e-3
-    assert 0.4 < spec.efficiency.base <= 1.0
+    least = 0.1 if spec.efficiency.kind == "fitted" else 0.4  # a training run may get far less than a benchmark
+    assert least < spec.efficiency.base <= 1.0
     assert (spec.per == "GPU") == (spec.scope == "scale-up")
     if spec.peer_bandwidth is not None:
         assert spec.peer_bandwidth.base < spec.bytes_per_s
