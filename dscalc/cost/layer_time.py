@@ -116,7 +116,8 @@ def layer_times(
         nothing.
 
     References:
-        [Korthikanti2022] section 5, [Narayanan2021] section 3, [DeepSeekV3] section 3.2.1 for DualPipe; fitted, see docs/explanation/step-time.md.
+        [Korthikanti2022] section 5, [Narayanan2021] section 3, [DeepSeekV3] section 3.2.1 for DualPipe;
+        fitted, see docs/explanation/step-time.md.
     """
     unaligned = shape.head_dim % int(constants.aligned_to) != 0
     timed = [(w, operation_seconds(w, engine, pace, constants, unaligned)) for w in works(shape, layouts)]

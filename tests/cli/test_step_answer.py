@@ -75,7 +75,7 @@ def test_a_measured_step_gets_a_verdict(factor: float, word: str) -> None:
 
 
 def test_known_faults_are_named() -> None:
-    """1.17 s a micro-batch and 0.45 s a further stage, whatever the model: a stall; a floor of 2 + 2.64 t ms a layer."""
+    """1.17 s a micro-batch and 0.45 s a further stage, whatever the model; 2 + 2.64 t ms a layer."""
     accum = step(**PIPED).case.layout.spec.grad_accum
     stalled = step(**PIPED, measured=f"{1.17 * accum + 0.45 * 3}s")
     assert stalled.explanations[0].kind == "fault"
