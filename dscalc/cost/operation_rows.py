@@ -95,18 +95,18 @@ def _experts(width: Callable[[Case], tuple[Array | float, Array | float]]) -> Ca
 
 
 OPERATIONS: tuple[Operation, ...] = (
-    Operation("qkv", "layer", "linear", _qkv, 1, "2 M h (a + 2g) d_k / t", "[Vaswani2017]"),
-    Operation("latent_down", "layer", "linear", _latent_down, 2, "2 M h (r_q + r_kv + d_rope)", "[DeepSeekV2]"),
-    Operation("latent_query", "layer", "linear", _latent_query, 1, "2 M r_q a d_k / t", "[DeepSeekV2]"),
-    Operation("latent_key_value", "layer", "linear", _latent_key, 1, "2 M r_kv a (d_nope + d_v) / t", "[DeepSeekV2]"),
-    Operation("attention_core", "layer", "core", _core, 2, "2 M s a d_k / t causal, 4 M s a d_k / t full", "[Dao2023]"),
+    Operation("qkv", "layer", "linear", _qkv, 1, "2 T h (a + 2g) d_k / t", "[Vaswani2017]"),
+    Operation("latent_down", "layer", "linear", _latent_down, 2, "2 T h (r_q + r_kv + d_rope)", "[DeepSeekV2]"),
+    Operation("latent_query", "layer", "linear", _latent_query, 1, "2 T r_q a d_k / t", "[DeepSeekV2]"),
+    Operation("latent_key_value", "layer", "linear", _latent_key, 1, "2 T r_kv a (d_nope + d_v) / t", "[DeepSeekV2]"),
+    Operation("attention_core", "layer", "core", _core, 2, "2 T s a d_k / t causal, 4 T s a d_k / t full", "[Dao2023]"),
     Operation(
         "out",
         "layer",
         "linear",
         lambda c: (c.tokens, c.shape.heads * c.shape.value_head_dim / c.tp, c.shape.hidden, 1.0),
         1,
-        "2 M a d_v h / t",
+        "2 T a d_v h / t",
         "[Vaswani2017]",
     ),
     Operation(
@@ -115,7 +115,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "linear",
         lambda c: (c.tokens, c.shape.hidden, _gate(c) * c.shape.ffn_hidden / c.tp, 1.0),
         1,
-        "2 M h (1 + gate) f / t",
+        "2 T h (1 + gate) f / t",
         "[Shazeer2020]",
     ),
     Operation(
@@ -124,7 +124,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "linear",
         lambda c: (c.tokens, c.shape.ffn_hidden / c.tp, c.shape.hidden, 1.0),
         1,
-        "2 M f h / t",
+        "2 T f h / t",
         "[Shazeer2020]",
     ),
     Operation(
@@ -133,7 +133,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "product",
         lambda c: (c.hidden_tokens, c.shape.hidden, c.shape.experts, 1.0),
         4,
-        "2 M h E / t",
+        "2 T h E / t",
         "[Shazeer2017]",
     ),
     Operation(
@@ -142,7 +142,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "expert",
         _experts(lambda c: (c.shape.hidden, _gate(c) * c.shape.moe_ffn_hidden / c.etp)),
         2,
-        "2 M top_k h (1 + gate) f_e / t",
+        "2 T top_k h (1 + gate) f_e / t",
         "[Shazeer2017]",
     ),
     Operation(
@@ -151,7 +151,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "expert",
         _experts(lambda c: (c.shape.moe_ffn_hidden / c.etp, c.shape.hidden)),
         2,
-        "2 M top_k f_e h / t",
+        "2 T top_k f_e h / t",
         "[Shazeer2017]",
     ),
     Operation(
@@ -160,7 +160,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "linear",
         lambda c: (c.tokens, c.shape.hidden, _gate(c) * c.shape.shared_ffn_hidden / c.tp, _has(c.shape)),
         1,
-        "2 M h (1 + gate) f_s / t",
+        "2 T h (1 + gate) f_s / t",
         "[DeepSeekV2]",
     ),
     Operation(
@@ -169,7 +169,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "linear",
         lambda c: (c.tokens, max(c.shape.shared_ffn_hidden, 1) / c.tp, c.shape.hidden, _has(c.shape)),
         1,
-        "2 M f_s h / t",
+        "2 T f_s h / t",
         "[DeepSeekV2]",
     ),
     Operation(
@@ -178,7 +178,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "stream",
         lambda c: (c.hidden_tokens * c.shape.hidden * c.shape.norms_per_layer / 2.0, 4.0, 6.0, 1.0),
         2,
-        "2 norms: 2 passes over M h forward, 3 backward each",
+        "2 norms: 2 passes over T h forward, 3 backward each",
         "[Definition]",
     ),
     Operation(
@@ -187,7 +187,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "stream",
         lambda c: (c.hidden_tokens * c.shape.hidden, 6.0, 4.0, 1.0),
         2,
-        "2 sums: 3 passes over M h forward, 2 backward each",
+        "2 sums: 3 passes over T h forward, 2 backward each",
         "[Definition]",
     ),
     Operation(
@@ -196,7 +196,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "stream",
         lambda c: (c.tokens * c.shape.heads * c.shape.head_dim / c.tp, 2.0, 4.0, 1.0),
         3,
-        "6 passes over M a d_k / t: positions, layout of heads",
+        "6 passes over T a d_k / t: positions, layout of heads",
         "[Su2021]",
     ),
     Operation(
@@ -205,7 +205,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "stream",
         lambda c: (c.tokens * (1.0 + c.shape.gated_mlp) * c.shape.ffn_hidden / c.tp, 2.0, 3.0, 1.0),
         1,
-        "5 passes over M (1 + gate) f / t",
+        "5 passes over T (1 + gate) f / t",
         "[Shazeer2020]",
     ),
     Operation(
@@ -219,7 +219,7 @@ OPERATIONS: tuple[Operation, ...] = (
             1.0,
         ),
         1,
-        "5 passes over M top_k (1 + gate) f_e / t",
+        "5 passes over T top_k (1 + gate) f_e / t",
         "[Shazeer2020]",
     ),
     Operation(
@@ -228,7 +228,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "routing",
         lambda c: (c.routed * c.local_experts / c.etp * c.shape.hidden, THIRD, 2.0 * THIRD, 1.0),
         8,
-        "permutation and weighting of routed tokens, M top_k h / t a pass",
+        "permutation and weighting of routed tokens, T top_k h / t a pass",
         "[MegatronLM] token_dispatcher.py",
     ),
     Operation(
@@ -246,7 +246,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "product",
         lambda c: (c.tokens, c.shape.hidden, c.shape.vocab / c.vocab_tp, 1.0),
         1,
-        "2 M h V / t",
+        "2 T h V / t",
         "[Vaswani2017]",
     ),
     Operation(
@@ -255,7 +255,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "loss",
         lambda c: (c.tokens * c.shape.vocab / c.vocab_tp, THIRD, 2.0 * THIRD, 1.0),
         6,
-        "passes over M V / t logits, head and loss together",
+        "passes over T V / t logits, head and loss together",
         "[MegatronLM] cross_entropy.py",
     ),
 )

@@ -56,20 +56,20 @@ SPECS: dict[str, LeafSpec] = {
     for spec in (
         _spec(
             "compute/linear_layers",
-            "m L_i sum of 3 * 2 M K N / (P e F8) * (1 + K0 (1/K + 1/N + 1/M))",
+            "m L_i sum of 3 * 2 T K N / (P_16 e F8) * (1 + K0 (1/K + 1/N + 1/T))",
             f"[Shoeybi2019]; {FITTED}",
         ),
-        _spec("compute/attention", "m L_i 3.5 * 2 M s a d_k / t / (P e_fa), causal", f"[Dao2023]; {FITTED}"),
+        _spec("compute/attention", "m L_i 3.5 * 2 T s a d_k / t / (P_16 e_fa), causal", f"[Dao2023]; {FITTED}"),
         _spec(
             "compute/experts",
-            "m L_i 3 * 2 M top_k h f_e / t at the rate of experts, and routing",
+            "m L_i 3 * 2 T top_k h f_e / t at the rate of experts, and routing",
             f"[Shazeer2017]; {FITTED}",
         ),
         _spec("compute/elementwise", "m L_i k_el * 2 bytes * passes / (e_m HBM)", f"[Korthikanti2022]; {FITTED}"),
         _spec("compute/recompute", "m L_i forward once more of what was not kept", "[Korthikanti2022] section 5"),
-        _spec("compute/embedding", "m 5 passes over M h", "[Definition]"),
-        _spec("compute/head", "m 3 * 2 M h V / t / (P e)", "[Chowdhery2022] appendix B"),
-        _spec("compute/loss", "m ce * 2 M V / t / (e_m HBM)", FITTED),
+        _spec("compute/embedding", "m 5 passes over T h", "[Definition]"),
+        _spec("compute/head", "m 3 * 2 T h V / t / (P_16 e)", "[Chowdhery2022] appendix B"),
+        _spec("compute/loss", "m ce * 2 T V / t / (e_m HBM)", FITTED),
         _spec("overhead/host", "m L_i ((gpu^6 + host^6)^(1/6) - gpu): the GPU waits for launches", FITTED),
         _spec("communication/tp", "m L_i x_tp (collectives of a layer and their skew)", "[Shoeybi2019] section 3"),
         _spec(

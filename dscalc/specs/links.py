@@ -40,7 +40,9 @@ class InterconnectSpec(Profile):
     profile: Literal["interconnect"]
     id: Name
     aliases: tuple[Alias, ...] = ()
-    family: Literal["nvlink", "pcie", "xgmi", "infiniband", "ethernet", "efa", "slingshot", "omni-path", "ici", "neuronlink", "rate"]
+    family: Literal[
+        "nvlink", "pcie", "xgmi", "infiniband", "ethernet", "efa", "slingshot", "omni-path", "ici", "neuronlink", "rate"
+    ]
     scope: Literal["scale-up", "scale-out"]
     per: Literal["GPU", "NIC"]  # what has this bandwidth
     bandwidth: Bandwidth  # one direction

@@ -174,7 +174,10 @@ def _domain(cells: dict[str, str]) -> Domain:
     text = f"{cells.get('interconnect', '')} {cells['gpu']}"
     for rule in _table()["network"]:
         if any(word in text for word in rule["words"]):
-            return Domain(rule["gpus"], rule["nics"], rule["interconnect"])
+            gpus = round(_float(cells, "gpus_per_node") or 0.0)
+            if rule.get("rack") or gpus < 1 or gpus == rule["gpus"]:
+                return Domain(rule["gpus"], rule["nics"], rule["interconnect"])
+            return Domain(gpus, max(1, rule["nics"] * gpus // rule["gpus"]), rule["interconnect"])
     raise UnusableRowError("network not known")
 
 
@@ -193,6 +196,10 @@ def _filled(cells: dict[str, str]) -> dict[str, str]:
     first = cells.get("framework", "").partition(" ")[0]
     if first in renamed and "ROCm" not in cells["framework"]:
         found["framework"] = renamed[first]
+    if cells.get("framework", "").startswith("Megatron-LM") and cells["gpu"].startswith(
+        tuple(table["megatron_core_on"]["gpus"])
+    ):
+        found["framework"] = "Megatron-Core"
     scripts = own.get("by_layers") or table.get(own.get("by_layers_of", ""), {}).get("by_layers", {})
     layers = str(round(float(cells["n_layers"]))) if cells.get("n_layers") else ""
     if layers in scripts and not cells.get("micro_batch") and _float(cells, "tp"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,9 @@ import pytest
 from dscalc.answers.validate_step import validate_steps
 from dscalc.errors import InputError
 from dscalc.report.validate_step import render
-from dscalc.specs.pace import pace_table, shipped
+from dscalc.specs.pace import faults, pace_table, shipped
 from dscalc.validation.fit_step import Fit, _settings, _tables, report, rewritten
-from dscalc.validation.step import StepPrediction, StepValidation, validate_step
+from dscalc.validation.step import StepPrediction, StepValidation, batches, validate_step
 from dscalc.validation.step_rows import read_step_rows
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "step-time.md"
@@ -190,3 +191,27 @@ def test_csv_of_the_answer_has_one_row_a_prediction(found: StepValidation) -> No
     rows = list(csv.DictReader(io.StringIO(render(validate_steps(), "csv"))))
     assert len(rows) == len(found.predictions)
     assert {"low", "high", "healthy", "split_group"} <= set(rows[0])
+
+
+def test_the_large_grid_is_ranked_by_the_model_and_by_the_faults_of_its_cluster() -> None:
+    """One cluster's runs without stalled ones: bad layouts are predicted bad, better still with its named fault on."""
+    rows = [row for row in read_step_rows()[0] if row.row.source == GRID]
+    measured = np.asarray([row.measured_s for row in rows])
+    known, usual = faults(), pace_table()
+    floor = replace(
+        usual,
+        floor_s=usual.floor_s + known["floor_s"].value,
+        floor_tp_s=usual.floor_tp_s + known["floor_tp_s"].value,
+    )
+    layouts = [row.row.layout for row in rows]
+    stall, further = known["stall_s"].value, known["stall_stage_s"].value
+    stalled = np.asarray([stall * x.grad_accum + further * (x.pp - 1) for x in layouts])
+    piped = np.asarray([x.pp > 1 for x in layouts])
+    spoiled = np.asarray(["slow_outlier" in row.row.flags for row in rows])
+    kept = ~spoiled & ~(piped & (np.abs(stalled / measured - 1.0) < 0.2))
+    assert kept.sum() > 600
+    for table, least in ((usual, 0.88), (floor, 0.97)):
+        predicted = np.empty(len(rows))
+        for batch in batches(rows):
+            predicted[list(batch.numbers)] = batch.step(table).step_time_s
+        assert spearman(measured[kept].tolist(), predicted[kept].tolist()) > least
