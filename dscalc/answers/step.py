@@ -24,7 +24,16 @@ from dscalc.specs.given import gather
 from dscalc.specs.layout_spec import lower
 from dscalc.specs.network import Lowered
 from dscalc.specs.option_table import OPTIONS
-from dscalc.specs.pace import Noted, constant_notes, engine, error_fraction, notes_of, pace_constants, pace_table
+from dscalc.specs.pace import (
+    Noted,
+    constant_notes,
+    engine,
+    error_fraction,
+    notes_of,
+    pace_constants,
+    pace_table,
+    with_faults,
+)
 from dscalc.units import parse_time
 
 DEFAULT_CONVENTION = "palm"
@@ -241,8 +250,10 @@ def _inputs(given: Mapping[str, Any], case: Case) -> tuple[Inputs, tuple[Noted, 
             raise InputError("0 is out of range; a value above 0 is right", where="--" + name.replace("_", "-"))
         record = replace(record, gemm_fraction=np.asarray([share]))
         notes = tuple(n for n in notes if not n.name.endswith("gemm_fraction"))
+    cluster = case.machine.cluster
+    table = with_faults(pace_table(), cluster.faults if cluster else ())
     return (
-        Inputs(case, lower([spec], case.books), record, pace_table(), pace_constants(), network_of(given, case)),
+        Inputs(case, lower([spec], case.books), record, table, pace_constants(), network_of(given, case)),
         (*notes, *notes_of(spec.stack), *constant_notes()),
     )
 

@@ -277,6 +277,23 @@ def step_warnings(answer: StepAnswer, found: Step) -> list[Warning]:
                 f"measure one step ({format_time(answer.step_time_s)} predicted) and give it with --measured",
             )
         )
+    if answer.case.adapters is not None:
+        notes.append(
+            Warning(
+                "adapters",
+                "a frozen base has half of a backward; MFU counts all of it, and no published run confirms the time",
+                "measure one step and give it with --measured",
+            )
+        )
+    cluster = answer.case.machine.cluster
+    if cluster is not None and cluster.faults:
+        notes.append(
+            Warning(
+                "faulty_cluster",
+                f"{cluster.id} has a fault by its profile ({', '.join(cluster.faults)}), which is part of this",
+                "name a healthy cluster for planning",
+            )
+        )
     if spec.schedule in ("zb-v", "dualpipe"):
         notes.append(
             Warning(

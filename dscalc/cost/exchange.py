@@ -27,6 +27,7 @@ class Exchange:
     ep_layer_s: Array  # of one layer with experts
     pp_s: Array  # of one micro-batch, both directions
     pp_messages: Array
+    pp_domains: Array  # domains that the messages of a pipeline cross
     pp_step_s: Array  # tied embeddings, copies of weights: once a step
     dp_s: Array  # a step, gradients and weights, ZeRO-3 apart
     dp_domains: Array
@@ -63,6 +64,7 @@ def exchange(model: ModelShape, layouts: Layouts, network: Network, adapters: Ad
     zero = 0.0 * (layouts.tp + layouts.n_micro + layers)
     found: dict[str, Array] = {}
     inside, domains, dp_domains, messages = zero + 1.0, zero + 1.0, zero + 1.0, zero
+    pp_domains = zero + 1.0
     cp_hides, misaligned = zero, zero
 
     def add(name: str, seconds: Array) -> None:
@@ -79,6 +81,7 @@ def exchange(model: ModelShape, layouts: Layouts, network: Network, adapters: Ad
             once = transfer.op == "all-reduce"
             add("pp_step" if once else "pp", each.time_s)
             messages = messages if once else messages + transfer.calls
+            pp_domains = np.where(used, np.maximum(pp_domains, each.domains), pp_domains)
         elif transfer.axis == "tp":
             add("tp" if transfer.stage == "every" else "tp_ends", each.time_s)
             sent = used & (transfer.group > 1.0)
@@ -106,6 +109,7 @@ def exchange(model: ModelShape, layouts: Layouts, network: Network, adapters: Ad
         ep_layer_s=found.get("ep", zero) / (listed.runs * np.maximum(experts, 1.0)),
         pp_s=found.get("pp", zero) / runs,
         pp_messages=messages / runs,
+        pp_domains=pp_domains,
         pp_step_s=found.get("pp_step", zero),
         dp_s=np.where(three, 0.0, dp),
         dp_domains=dp_domains,

@@ -130,7 +130,7 @@ def layer_times(
     skew = skew + constants.tp_node_skew_s * np.maximum(sent.tp_domains - 1.0, 0.0)
     tp = sent.tp_layer_s + np.where(grouped, count * skew, 0.0)
     collectives = np.where(grouped, count, 0.0) * constants.host_collective_s
-    leaves = (layouts.pp > 1.0) & (layouts.tp * layouts.cp * layouts.dp * layouts.pp > sent.tp_inside * 1.0)
+    leaves = sent.pp_domains > 1.0
     floor = np.where(leaves, pace.floor_s + pace.floor_tp_s * layouts.tp, 0.0)
 
     beside = np.where(layouts.schedule == DUALPIPE, 0.0, 1.0)  # dispatch runs beside the other direction's compute

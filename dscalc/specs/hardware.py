@@ -238,6 +238,7 @@ class ClusterSpec(Profile):
     intra_bandwidth: Bandwidth | None = None  # of one GPU, one direction
     scaleup_domain_gpus: Count | None = None  # GPUs joined by the scale-up link; may span nodes
     tiers: tuple[TierSpec, ...] = ()  # of the network, inner first; the last joins all nodes
+    faults: tuple[Name, ...] = ()  # known faults that this cluster has: predictions for it contain them, see pace.toml
     rails: Annotated[int, Limit(ge=1, strict=True)] | None = None  # separate planes: NIC i of every node on leaf i
     host_memory: Bytes | None = None
     busbw: tuple[BusBandwidth, ...] = ()

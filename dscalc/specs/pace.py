@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any, NamedTuple
@@ -98,6 +99,31 @@ def faults() -> dict[str, Noted]:
         Records by name [s].
     """
     return {name: _noted(f"faults/{name}", record) for name, record in shipped()["faults"].items()}
+
+
+FAULT_COLUMNS = {"floor": ("floor_s", "floor_tp_s")}  # by the name that a cluster's profile switches on
+
+
+def with_faults(table: PaceTable, names: Sequence[str]) -> PaceTable:
+    """The paces of stacks on a cluster whose profile says that it has faults.
+
+    Args:
+        table: how stacks spend time [s].
+        names: of the faults.
+
+    Returns:
+        The table with them.
+
+    Raises:
+        InputError: no such fault.
+    """
+    known = faults()
+    for name in names:
+        if name not in FAULT_COLUMNS:
+            raise InputError(f"no fault {name!r}; there are {', '.join(FAULT_COLUMNS)}", where="--cluster")
+        columns = {column: np.full_like(getattr(table, column), known[column].value) for column in FAULT_COLUMNS[name]}
+        table = replace(table, **columns)
+    return table
 
 
 def _generation(gpu: GpuSpec) -> str:

@@ -93,6 +93,14 @@ def test_predictions_do_not_know_the_faults() -> None:
     assert not table.floor_tp_s.any()
 
 
+def test_a_profile_can_switch_a_fault_on() -> None:
+    case = {**PIPED, "pp": 8, "micro_batch": 1, "model": "llama-3.2-1b", "layers": 16}
+    healthy = step(**{**case, "cluster": "aws-p5.48xlarge"})
+    faulty = step(**{**case, "cluster": "h100-efa-pipeline-floor"})
+    assert faulty.step_time_s > 1.5 * healthy.step_time_s
+    assert "faulty_cluster" in {w.code for w in faulty.warnings}
+
+
 def test_warnings_have_a_next_step() -> None:
     answer = step(model="llama-3.2-1b", cluster="dgx-h100", gpus=8, tp=8, seq_len=1024)
     assert "host_bound" in {w.code for w in answer.warnings}
