@@ -184,20 +184,48 @@ def _played(forward: Array, backward: Array, m: int, v: int) -> Array:
     return last
 
 
-def _bubble(weight: float, stages: Callable[[Array], Array]) -> Callable[[Runs], Array]:
-    """Slowest stage throughout, and a bubble of so many stages of F + B - weight W, never under nothing."""
-
-    def time(runs: Runs) -> Array:
-        p = runs.stages
-        w = runs.weight_share * runs.backward
-        each = (runs.count * (runs.forward + runs.backward - w - weight * w)).sum(axis=0) / np.maximum(p, 1.0)
-        return np.asarray(runs.micro * runs.slowest + stages(p) * np.maximum(each, 0.0))
-
-    return time
+def _bubble(runs: Runs, weight: float) -> Array:
+    """Slowest stage throughout, and (p - 1) times what F + B - weight W is on average, never under nothing."""
+    p = runs.stages
+    w = runs.weight_share * runs.backward
+    each = (runs.count * (runs.forward + runs.backward - w - weight * w)).sum(axis=0) / np.maximum(p, 1.0)
+    return np.asarray(runs.micro * runs.slowest + (p - 1.0) * np.maximum(each, 0.0))
 
 
-zb_h1_s = _bubble(1.0, lambda p: p - 1.0)
-zb_h2_s = _bubble(2.0, lambda p: p - 1.0)
+def zb_h1_s(runs: Runs) -> Array:
+    """ZB-H1: (p - 1)(F + B - W) over the slowest stage's time, B the input and W the weight gradient.
+
+    Args:
+        runs [s, (runs, n)]: the stages.
+
+    Returns:
+        Time of a step's micro-batches, up to 5 % above a played schedule where stages differ [s, (n,)].
+
+    Raises:
+        nothing.
+
+    References:
+        [Qi2023] section 2.2.
+    """
+    return _bubble(runs, 1.0)
+
+
+def zb_h2_s(runs: Runs) -> Array:
+    """ZB-H2: (p - 1)(F + B - 2W) over the slowest stage's time; stages begin the next step one after the other.
+
+    Args:
+        runs [s, (runs, n)]: the stages.
+
+    Returns:
+        Time that the slowest stage spends on a step's micro-batches [s, (n,)].
+
+    Raises:
+        nothing.
+
+    References:
+        [Qi2023] sections 2.3 and 4.
+    """
+    return _bubble(runs, 2.0)
 
 
 def zb_v_s(runs: Runs) -> Array:
