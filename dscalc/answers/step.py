@@ -259,11 +259,16 @@ def _inputs(given: Mapping[str, Any], case: Case) -> tuple[Inputs, tuple[Noted, 
 
 
 def _assumptions(notes: tuple[Noted, ...], network: Lowered) -> list[Assumption]:
-    found = [Assumption(f"step.{n.name.replace('/', '.')}", n.value, n.unit, n.kind, n.source) for n in notes]
+    found = [Assumption(f"step.{n.name.replace('/', '.')}", n.value, n.unit, n.kind, _sure(n)) for n in notes]
     found += [
         Assumption(f"network.{n.name.replace('/', '.')}", n.value, n.unit, n.kind, n.source) for n in network.notes
     ]
     return found
+
+
+def _sure(note: Noted) -> str:
+    """The source, with the standard error where there is one."""
+    return note.source if note.stderr is None else f"{note.source}; standard error {note.stderr:.0%}"
 
 
 KINDS = (
