@@ -19,6 +19,7 @@ from dscalc.specs import store
 from dscalc.specs.hardware import ClusterSpec, GpuSpec
 from dscalc.specs.links import InterconnectSpec, TierSpec
 from dscalc.specs.quantity import Quantity
+from dscalc.specs.scale_up import scale_up_of
 from dscalc.units import format_rate, parse_bandwidth, to_base, unit_dimension
 
 _LAST = -1  # the outermost tier; the protocol of large messages
@@ -199,23 +200,6 @@ def load_interconnect(name: str, profiles: Sequence[store.PathLike] = ()) -> sto
     return store.Resolved(spec, "a rate by hand; latency and efficiency as RDMA over Ethernet", found.file)
 
 
-def scale_up_of(gpu: GpuSpec, profiles: Sequence[store.PathLike] = ()) -> InterconnectSpec | None:
-    """The scale-up interconnect that declares a GPU.
-
-    Args:
-        gpu: profile of the GPU.
-        profiles: the user's profile files or folders [paths].
-
-    Returns:
-        The interconnect; None where GPUs of that kind meet only over PCIe.
-    """
-    for name in store.interconnect_ids(profiles):
-        spec = store.load_interconnect(name, profiles).spec
-        if gpu.id in spec.gpus:
-            return spec
-    return None
-
-
 # ------------------------------------------------------------------------------------------------------------ tiers
 def _one(value: float) -> Array:
     return np.array([value], dtype=np.float64)
@@ -349,12 +333,13 @@ def compose_network(
 def _inside(gpu: GpuSpec, count: int, profiles: Sequence[store.PathLike]) -> tuple[TierSpec, InterconnectSpec]:
     """The tier inside a node that nobody described: the GPU's scale-up link, else PCIe."""
     link = scale_up_of(gpu, profiles)
-    bridged = link is not None and "bridge" in link.id and count > 2
+    bridged = link is not None and "bridge" in (link.id + (gpu.scaleup_link or "")) and count > 2
     if link is None or bridged:
         generation = gpu.pcie_generation or 4
         link = store.load_interconnect(f"pcie{min(max(generation, 3), 6)}", profiles).spec
+    own = f", as {gpu.id} states" if link.bytes_per_s == gpu.scaleup_bytes_per_s else ""
     record = link.bandwidth.model_copy(
-        update={"kind": "assumed", "source": f"{link.id} inside a node composed by hand"}
+        update={"kind": "assumed", "source": f"{link.id} inside a node composed by hand{own}"}
     )
     size = Quantity(value=count, unit="count", kind="assumed", source="the node, composed by hand")
     tier = TierSpec(

@@ -215,6 +215,40 @@ def test_a_node_composed_by_hand() -> None:
         network.compose_network(h100, 8, network.load_interconnect("nvlink4").spec)
 
 
+@pytest.mark.parametrize(
+    ("change", "rate", "efficiency", "starred"),
+    [
+        ({}, 450, 0.824, False),  # a copy under another name
+        ({"scaleup_bandwidth": 400}, 400, 0.824, False),  # its own rate, the sister's efficiency
+        ({"scaleup_link": "NVLink3", "scaleup_bandwidth": 300}, 300, 0.8, False),  # the generation it names
+        ({"scaleup_link": "NVLink4 x8 of ours", "scaleup_bandwidth": 200}, 200, 0.824, False),
+        ({"scaleup_link": "Wires", "scaleup_bandwidth": 123}, 123, 0.824, True),  # nothing known of it
+        ({"scaleup_link": "nvlink3", "scaleup_bandwidth": None}, 300, 0.8, False),  # a name, no rate
+        ({"scaleup_link": "none", "scaleup_bandwidth": None}, 63, None, False),  # PCIe
+        ({"id": "H100-SXM5-80GB", "scaleup_bandwidth": 225}, 225, 0.824, False),  # a shipped id, another rate
+    ],
+)
+def test_a_profile_of_the_user_keeps_its_scale_up_link(
+    tmp_path: Path, change: dict[str, Any], rate: float, efficiency: float | None, starred: bool
+) -> None:
+    """A GPU that no interconnect file lists was given PCIe inside a node, whatever its profile said."""
+    data = json.loads((store.profile_root() / "gpus" / "H100-SXM5-80GB.json").read_text(encoding="utf-8"))
+    data |= {"id": "Mine", "aliases": []} | {name: change[name] for name in change if name != "scaleup_bandwidth"}
+    if "scaleup_bandwidth" in change:
+        data["scaleup_bandwidth"] = {**data["scaleup_bandwidth"], "value": change["scaleup_bandwidth"]}
+        if change["scaleup_bandwidth"] is None:
+            del data["scaleup_bandwidth"]
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps(data), encoding="utf-8")
+    mine = store.load_gpu(data["id"], [file]).spec
+    made = network.compose_network(mine, 8, network.load_interconnect("ib-ndr").spec, profiles=[file])
+    inner = made.network.tiers[0]
+    assert inner.bandwidth_bytes_per_s[0] == rate * GB
+    assert efficiency is None or inner.efficiency[0] == pytest.approx(efficiency)
+    kinds = {note.name: note.kind for note in made.notes}
+    assert (kinds["node/efficiency"] == "assumed") == starred
+
+
 # --- libraries ---
 
 
