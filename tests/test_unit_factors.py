@@ -29,7 +29,7 @@ SHAPE_FIELDS = frozenset(
     }
 )
 # Bounds on what may be typed are round numbers, not factors: MAX_VOCAB = 10**9.
-BOUND = re.compile(r"^_?(MAX|LARGEST|LIMIT)(_|$)")
+BOUND = re.compile(r"^_?(MAX|MIN|LARGEST|SMALLEST|LIMIT)(_|$)")
 
 
 class Allowed(NamedTuple):

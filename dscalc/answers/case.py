@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from dscalc.answers.envelope import Assumption, Warning
+from dscalc.answers.stated import stated_model
+from dscalc.answers.words import count_noun
 from dscalc.cost.inventory import ParameterCounts, inventory, parameter_counts
 from dscalc.errors import InputError
 from dscalc.frozen import dataclass
@@ -16,7 +17,7 @@ from dscalc.records import Adapters, Books, Hardware, ModelShape
 from dscalc.specs.hardware import ClusterSpec, GpuSpec
 from dscalc.specs.layout import Resolved, resolve
 from dscalc.specs.layout_spec import LayoutSpec
-from dscalc.specs.model import apply_overrides, from_params, load_model
+from dscalc.specs.model import apply_overrides, load_model
 from dscalc.specs.stack import constant_records, entries, load_books, stack_choice
 from dscalc.specs.store import load_cluster, load_gpu, load_profile_file
 from dscalc.units import parse_bytes
@@ -164,7 +165,7 @@ def _model(given: Mapping[str, Any]) -> tuple[Model, list[Assumption], list[Warn
         warnings += [Warning("model_note", text, "check it against the model's card") for text in loaded.warnings]
         assumed += [Assumption(f"model.{a.name}", a.value, a.unit, a.kind, a.source) for a in loaded.assumptions]
     elif params is not None:
-        spec, source = from_params(params), "assumed"
+        return _stated(params, changes)
     elif changes:
         made = apply_overrides(None, **changes)
         return Model(made.spec.lower(), "given", made.origin), _shape_defaults(made.spec.lower(), made.origin), []
@@ -173,21 +174,25 @@ def _model(given: Mapping[str, Any]) -> tuple[Model, list[Assumption], list[Warn
             "says nothing about the model; add --params 7e9, --model NAME or a config.json", where="--model"
         )
     changed = apply_overrides(spec, **changes)
-    shape = changed.spec.lower()
-    if params is not None:
-        shape = replace(shape, stated_params=params)
-        sizes = f"{shape.layers} layers, hidden {shape.hidden}, {shape.heads} heads, MLP {shape.ffn_hidden}, "
-        sizes += f"vocabulary {shape.vocab}"
-        assumed.append(Assumption("model.shape", sizes, "", "assumed", shape.name))
-        if not {"layers", "hidden"} <= set(changes):
-            warnings.append(
-                Warning(
-                    "assumed_shape",
-                    f"only the number of parameters is known; activations are those of {sizes}",
-                    "give --model NAME, a config.json, or --layers, --hidden and --heads",
-                )
+    return Model(changed.spec.lower(), source, changed.origin), assumed, warnings
+
+
+def _stated(params: int, changes: Mapping[str, Any]) -> tuple[Model, list[Assumption], list[Warning]]:
+    """A model of which the number of parameters is known, and perhaps some sizes."""
+    shape, origin = stated_model(params, changes)
+    sizes = f"{count_noun(shape.layers, 'layer')}, hidden {shape.hidden}, {count_noun(shape.heads, 'head')}, "
+    sizes += f"MLP {shape.ffn_hidden}, vocabulary {shape.vocab}"
+    sizes += f", {shape.experts} experts of {shape.moe_ffn_hidden}" if shape.experts else ""
+    warnings = []
+    if not {"layers", "hidden"} <= set(changes):
+        warnings.append(
+            Warning(
+                "assumed_shape",
+                f"only the number of parameters is known; activations are those of {sizes}",
+                "give --model NAME, a config.json, or --layers, --hidden and --heads",
             )
-    return Model(shape, source, changed.origin), assumed, warnings
+        )
+    return Model(shape, "assumed", origin), [Assumption("model.shape", sizes, "", "assumed", shape.name)], warnings
 
 
 def _shape_defaults(shape: ModelShape, origin: Mapping[str, str]) -> list[Assumption]:

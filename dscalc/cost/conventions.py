@@ -28,7 +28,7 @@ def _attention(shape: ModelShape, seq_len: Array, full: float) -> Array:
 
 
 def _active(shape: ModelShape) -> float:
-    return float(shape.stated_params or parameter_counts(shape).active)
+    return float(parameter_counts(shape).active)
 
 
 def _palm(shape: ModelShape, seq_len: Array) -> Array:

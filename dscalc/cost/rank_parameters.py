@@ -53,9 +53,24 @@ def _sum(tensors: tuple[Tensor, ...]) -> PartSums:
     return sums
 
 
+def _in_proportion(sums: PartSums, shape: ModelShape, listed: int) -> tuple[PartSums, int]:
+    """Whole elements, each its share of the stated count rounded down; and what that leaves over."""
+    matrix, other = (
+        {
+            part: {split: float(int(elements) * shape.stated_params // listed) for split, elements in splits.items()}
+            for part, splits in side.items()
+        }
+        for side in (sums.matrix, sums.other)
+    )
+    instances = part_instances(shape)
+    held = sum(instances[part] * int(sum(splits.values())) for side in (matrix, other) for part, splits in side.items())
+    return PartSums(matrix, other), shape.stated_params - held
+
+
 @lru_cache(maxsize=256)
 def part_sums(shape: ModelShape) -> PartSums:
-    """Elements by part and split; a stated parameter count is met exactly by spreading the difference over the layers.
+    """Elements by part and split; a stated parameter count is met exactly by spreading the difference over the layers,
+    or, where more is missing than the layers' own matrices hold, over everything in proportion.
 
     Args:
         shape [elements, (1,)]: the model.
@@ -71,7 +86,11 @@ def part_sums(shape: ModelShape) -> PartSums:
     """
     sums = _sum(inventory(shape))
     if shape.stated_params:
-        per_layer, rest = divmod(shape.stated_params - parameter_counts(shape).listed, shape.layers)
+        listed = parameter_counts(shape).listed
+        more = shape.stated_params - listed
+        if sums.matrix["layer"]["tp"] * shape.layers + more < 0.0:
+            sums, more = _in_proportion(sums, shape, listed)
+        per_layer, rest = divmod(more, shape.layers)
         sums.matrix["layer"]["tp"] += per_layer
         sums.other["embedding"]["vocab"] += rest
     return sums

@@ -6,14 +6,14 @@ from typing import Any
 
 from dscalc.errors import InputError
 from dscalc.frozen import dataclass
-from dscalc.specs.shape import MAX_PARAMS, ModelSpec
+from dscalc.specs.shape import MAX_LAYERS, MAX_PARAMS, ModelSpec
 
 HEAD_DIM = 128
 DEFAULT_VOCAB = 32_000
 # Documented defaults where sizes are given one by one: a Llama-2-like layer.
 FFN_MULTIPLE = 256
 FAMILY_TOLERANCE = 0.06  # how far a stated count may lie from a known model's and still take its shape
-MIN_PARAMS = 1
+MIN_PARAMS = 1000  # the narrowest assumed shape counts fewer
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def from_params(params: int) -> ModelSpec:
     128, heads of 128 features, the MLP gated and 8/3 as wide.
 
     Args:
-        params: number of parameters [parameters], from 1 to 10^18.
+        params: number of parameters [parameters], from 1000 to 10^18.
 
     Raises:
         InputError: not a whole number in that range.
@@ -118,17 +118,17 @@ def _scaled(params: int) -> tuple[int, int, int, int]:
     """Layers, hidden, heads and vocabulary of about ``params`` parameters; wide models divide over 8 ranks."""
     hidden = WIDTHS[0]
     for width in WIDTHS:
-        if _count(max(1, width // HEAD_DIM), width, _vocab(width)) > params:
+        if _count(max(1, width // HEAD_DIM), width, vocabulary(width)) > params:
             break
         hidden = width
-    vocab = _vocab(hidden)
+    vocab = vocabulary(hidden)
     layers = max(1, (params - 2 * vocab * hidden) // _count(1, hidden, 0))
     multiple = 8 if layers >= 64 else 4 if layers >= 16 else 2 if layers >= 4 else 1
     layers = max(multiple, multiple * round(layers / multiple))
     return layers, hidden, max(1, hidden // HEAD_DIM), vocab
 
 
-def _vocab(hidden: int) -> int:
+def vocabulary(hidden: int) -> int:
     """The whole vocabulary from width 512; smaller models keep the table in proportion."""
     return DEFAULT_VOCAB if hidden >= 4 * HEAD_DIM else max(1, 16 * hidden)
 
@@ -204,6 +204,8 @@ def _check(name: str, value: Any) -> None:
     minimum = 0 if name in ("experts", "shared_experts") else 1
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
         raise InputError(f"must be a whole number of at least {minimum}", where=option)
+    if name == "layers" and value > MAX_LAYERS:  # before anything is built for each layer
+        raise InputError(f"{value} is out of range; at most {MAX_LAYERS:,} layers are right", where=option)
 
 
 def _head_dim(hidden: int, heads: int) -> int:

@@ -28,7 +28,9 @@ Kind = Literal[
 ]
 
 LARGEST = 10**9  # of any degree, batch, length or shape number
+SMALLEST_PARAMS = 1000
 LARGEST_PARAMS = 10**15
+LARGEST_LAYERS = 100_000  # as many as a config.json may have
 LARGEST_TRACE = 16  # ranks of a ring that is shown step by step
 
 PRECISIONS = ("bf16", "fp16", "fp8", "fp32")
@@ -81,8 +83,8 @@ def _degree(name: str, *aliases: str, minimum: int = 1) -> Option:
     return Option(name, "layout", "whole", "", aliases, metavar="N", minimum=minimum)
 
 
-def _shape(name: str, text: str, *aliases: str, minimum: int = 1) -> Option:
-    return Option(name, "model", "whole", text, aliases, metavar="N", minimum=minimum)
+def _shape(name: str, text: str, *aliases: str, minimum: int = 1, maximum: int = LARGEST) -> Option:
+    return Option(name, "model", "whole", text, aliases, metavar="N", minimum=minimum, maximum=maximum)
 
 
 TABLE: tuple[Option, ...] = (
@@ -93,6 +95,7 @@ TABLE: tuple[Option, ...] = (
         "whole",
         "Parameters, e.g. 7B or 7e9; alone, a typical shape of that size is assumed.",
         metavar="N",
+        minimum=SMALLEST_PARAMS,
         maximum=LARGEST_PARAMS,
     ),
     Option(
@@ -103,7 +106,7 @@ TABLE: tuple[Option, ...] = (
         ("model_name", "model_name_or_path"),
         metavar="NAME|FILE",
     ),
-    _shape("layers", "Transformer layers.", "num_layers", "num_hidden_layers"),
+    _shape("layers", "Transformer layers.", "num_layers", "num_hidden_layers", maximum=LARGEST_LAYERS),
     _shape("hidden", "Hidden width.", "hidden_size"),
     _shape("heads", "Attention heads.", "num_attention_heads"),
     _shape("kv_heads", "Key/value heads (grouped-query attention).", "num_query_groups", "num_key_value_heads"),
