@@ -42,6 +42,7 @@ class UnknownNameError(DscalcError):
         names = sorted(set(known))
         lowered = {n.lower(): n for n in names}
         near = [lowered[m] for m in get_close_matches(name.lower(), list(lowered), n=4, cutoff=0.4)]
-        hint = f"did you mean {', '.join(near)}?" if near else f"`dscalc list {kind.lower()}s` shows what ships."
+        listed = "gpus" if kind in ("id", "kind") else f"{kind.lower()}s"  # `dscalc list --help` names the others
+        hint = f"did you mean {', '.join(near)}?" if near else f"`dscalc list {listed}` shows what ships."
         super().__init__(f"unknown {kind} {name!r}; {hint}", where=where)
         self.nearest = tuple(near)

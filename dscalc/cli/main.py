@@ -99,6 +99,7 @@ def run(args: list[str] | None = None) -> None:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for them takes longer than an estimate
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # no formula multiplies matrices; threads take time to start
     gc.set_threshold(RARELY)
+    _open_streams()
     try:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
@@ -125,6 +126,14 @@ def run(args: list[str] | None = None) -> None:
     if args is None and sys.gettrace() is None and sys.getprofile() is None and not sys.flags.inspect:
         _leave(int(code))
     sys.exit(int(code))
+
+
+def _open_streams() -> None:
+    """A caller may have closed a stream (``>&-``): what is written there goes nowhere."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - open until the end
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
 
 
 def _leave(code: int) -> None:

@@ -64,26 +64,26 @@ def write_file(path: str, text: str, *, force: bool) -> None:
         InputError: the file exists and ``force`` is not set, or it cannot be written.
     """
     target = Path(path).expanduser()
+    exists = InputError("exists; add --force to replace it", where=f"--output {path}")
     try:
         if target.is_dir():
             raise InputError("is a folder; name a file", where=f"--output {path}")
+        if target.exists() and not target.is_file():  # a pipe would wait for its reader
+            raise InputError("is not a regular file; name a file, or - for the screen", where=f"--output {path}")
         if target.exists() and not force:
-            raise InputError("exists; add --force to replace it", where=f"--output {path}")
-        if target.exists() and not target.is_file():  # a device or a pipe: nothing to replace
-            with target.open("w", encoding="utf-8") as stream:
-                stream.write(text)
-            return
-        _replace(target, text)
+            raise exists
+        _write(target.resolve(), text, force)  # a link keeps pointing at its file
+    except FileExistsError:
+        raise exists from None
     except (OSError, ValueError) as error:
         raise InputError(
             f"cannot be written ({getattr(error, 'strerror', None) or error})", where=f"--output {path}"
         ) from None
 
 
-def _replace(target: Path, text: str) -> None:
+def _write(final: Path, text: str, force: bool) -> None:
     import tempfile
 
-    final = target.resolve()  # a link keeps pointing at its file
     handle, name = tempfile.mkstemp(dir=final.parent, prefix=f".{final.name[:40]}.", suffix=".part")
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="") as stream:
@@ -92,10 +92,25 @@ def _replace(target: Path, text: str) -> None:
             os.fsync(stream.fileno())
         mode = final.stat().st_mode & 0o777 if final.exists() else 0o666 & ~_umask()
         os.chmod(name, mode)  # noqa: PTH101 - a name, not a path object
+        if not force:
+            _claim(name, final)
         os.replace(name, final)  # noqa: PTH105
-    except BaseException:
+    finally:
         Path(name).unlink(missing_ok=True)
+
+
+def _claim(name: str, final: Path) -> None:
+    """Take a name that nobody has; of several who try at once, one gets it.
+
+    Raises:
+        FileExistsError: another has it.
+    """
+    try:
+        os.link(name, final)
+    except FileExistsError:
         raise
+    except OSError:  # a file system without links
+        os.close(os.open(final, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
 
 
 def _umask() -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from dscalc.errors import ConfigError
+from dscalc.specs.bounded_file import fault, read_bounded
 from dscalc.specs.shape import MAX_WIDTH
 
 MAX_FILE_BYTES = 10_000_000
@@ -26,20 +27,12 @@ def read_config(path: Path) -> dict[str, Any]:
         if path.is_dir():
             path = path / "config.json"
             where = str(path)
-        if not path.is_file():
+        if not path.exists():
             raise ConfigError("no such file; expected a config.json or a folder that holds one", where=where)
-        size = path.stat().st_size
-        if size > MAX_FILE_BYTES:
-            raise ConfigError(
-                f"{size} bytes is too large for a model configuration (limit {MAX_FILE_BYTES})", where=where
-            )
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
+        data = read_bounded(path, MAX_FILE_BYTES)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "not a usable path"
-        raise ConfigError(f"cannot be read: {reason}", where=where) from None
-    if len(data) > MAX_FILE_BYTES:
-        raise ConfigError(f"too large for a model configuration (limit {MAX_FILE_BYTES} bytes)", where=where)
+        raise ConfigError(f"cannot be read as a model configuration: {reason}", where=where) from None
     return parse_config(data, where)
 
 
@@ -52,7 +45,7 @@ def parse_config(data: bytes, where: str) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise ConfigError(f"not JSON: {error.msg} at column {error.colno}", where=f"{where}:{error.lineno}") from None
     except ValueError as error:
-        raise ConfigError(str(error)[:200], where=where) from None
+        raise ConfigError(fault(error), where=where) from None
     except RecursionError:
         raise ConfigError("nested too deeply for a model configuration", where=where) from None
     if not isinstance(value, dict):

@@ -79,6 +79,11 @@ def preset_names() -> tuple[str, ...]:
     return tuple(_presets())
 
 
+def is_preset(name: str) -> bool:
+    """Whether a shipped model goes by that name, in any spelling."""
+    return _key(name) in _names()
+
+
 def preset_source(name: str) -> str:
     """Where the shape of a shipped model comes from."""
     return str(_presets()[_names()[_key(name)]]["source"])

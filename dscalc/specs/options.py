@@ -13,6 +13,7 @@ from dscalc.errors import DscalcError, InputError
 from dscalc.specs.option_table import CONSTANTS, LARGEST, OPTIONS, REFUSED, TABLE, Option
 from dscalc.units import parse_bandwidth, parse_count, parse_flop_rate, parse_fraction, parse_time
 
+_LARGEST_NUMBER = 10**30  # above any range; more digits than Python writes out would be a fault of its own
 _ALIASES: Mapping[str, str] = {alias: o.name for o in TABLE for alias in o.aliases}
 
 
@@ -74,6 +75,8 @@ def _text(value: object) -> str:
         if not math.isfinite(value):
             raise InputError(f"{value} is not a finite number")
         return repr(int(value)) if value == int(value) else repr(value)
+    if isinstance(value, int) and abs(value) > _LARGEST_NUMBER:
+        raise InputError("a number that large is out of range")
     return str(value).strip()
 
 
@@ -93,7 +96,7 @@ def _length(option: Option, value: object) -> int:
 def _number(_: Option, value: object) -> float:
     text = _text(value)
     try:
-        number = float(text)
+        number = float(text if text.isascii() else "")
     except ValueError:
         raise InputError(f"{text!r} is not a number") from None
     if not math.isfinite(number) or not 0 < number <= LARGEST:
@@ -130,6 +133,8 @@ def _word(option: Option, value: object) -> str:
     text = _text(value)
     if not text:
         raise InputError("is empty")
+    if any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise InputError("holds bytes that are no letters in this locale; set LC_ALL=C.UTF-8 or PYTHONUTF8=1")
     if option.name in ("gpu", "cluster") and text.isdecimal():
         raise InputError(f"--{option.name} takes an id; did you mean --gpus {text}?", where="--" + option.name)
     return text

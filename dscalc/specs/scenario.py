@@ -7,10 +7,12 @@ import tomllib
 from pathlib import Path
 
 from dscalc.errors import DscalcError, InputError
+from dscalc.specs.bounded_file import fault, read_bounded
 from dscalc.specs.option_table import GROUPS
 from dscalc.specs.options import read_word
+from dscalc.units import MIB
 
-_MAX_BYTES = 1_000_000  # nobody types more
+MAX_FILE_BYTES = 1 * MIB  # nobody types more
 
 
 def load_scenario(path: str) -> dict[str, object]:
@@ -27,20 +29,19 @@ def load_scenario(path: str) -> dict[str, object]:
     """
     file = Path(path)
     try:
-        with file.open("rb") as stream:
-            raw = stream.read(_MAX_BYTES + 1)
+        raw = read_bounded(file, MAX_FILE_BYTES)
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror or error})", where=f"--scenario {path}") from None
-    if len(raw) > _MAX_BYTES:
-        raise InputError("is too large for a scenario file", where=f"--scenario {path}")
     try:
-        text = raw.decode("utf-8")
+        text = raw.decode("utf-8-sig")
         data = tomllib.loads(text)
     except UnicodeDecodeError:
         raise InputError("is not UTF-8 text", where=f"--scenario {path}") from None
     except tomllib.TOMLDecodeError as error:
         at = re.search(r"line (\d+)", str(error))
         raise InputError(f"is not TOML: {error}", where=f"{path}:{at[1]}" if at else path) from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"cannot be read as TOML: {fault(error)}", where=f"--scenario {path}") from None
     flat: list[tuple[str, object]] = []
     for key, value in data.items():
         flat.extend(value.items() if isinstance(value, dict) and key in GROUPS else [(key, value)])
@@ -53,10 +54,26 @@ def load_scenario(path: str) -> dict[str, object]:
             name, parsed = read_word(word, value)
         except DscalcError as error:
             raise InputError(str(error), where=where) from None
+        except (OverflowError, ValueError, RecursionError) as error:
+            raise InputError(f"{word}: {fault(error)}", where=where) from None
+        parsed = _beside(file, name, parsed)
         if name in given and given[name] != parsed:
             raise InputError(f"{word} says {parsed}, another line says {given[name]}", where=where)
         given[name] = parsed
     return given
+
+
+def _beside(file: Path, name: str, value: object) -> object:
+    """A relative path of a file, as seen from the scenario where it lies there; the name of a shipped model stays."""
+    if name not in ("model", "profile") or not isinstance(value, str):
+        return value
+    from dscalc.specs.model import is_preset
+
+    there = file.parent / value
+    try:
+        return str(there) if not (name == "model" and is_preset(value)) and there.exists() else value
+    except (OSError, ValueError):
+        return value
 
 
 def _line(text: str, word: str) -> int:

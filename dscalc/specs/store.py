@@ -7,6 +7,7 @@ duplicate keys and non-finite numbers are checked, and whatever is wrong is a Pr
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar
 
 from dscalc.errors import InputError, ProfileError, UnknownNameError
 from dscalc.frozen import dataclass
+from dscalc.specs.bounded_file import fault, read_bounded
 from dscalc.specs.hardware import ClusterSpec, GpuSpec
 from dscalc.specs.links import InterconnectSpec
 from dscalc.units import MIB
@@ -129,12 +131,11 @@ def _read(path: str) -> dict[str, Any]:
 @lru_cache(maxsize=1024)
 def _read_as_of(path: str, _mtime_ns: int, _size: int) -> dict[str, Any]:
     try:
-        with open(path, "rb") as file:
-            raw = file.read(MAX_FILE_BYTES + 1)
+        raw = read_bounded(path, MAX_FILE_BYTES)
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            _fail(path, f"is larger than {MAX_FILE_BYTES // MIB} MiB; a profile has a few kilobytes")
         _fail(path, f"cannot be read: {error.strerror}")
-    if len(raw) > MAX_FILE_BYTES:
-        _fail(path, f"is larger than {MAX_FILE_BYTES // MIB} MiB; a profile has a few kilobytes")
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -146,7 +147,7 @@ def _read_as_of(path: str, _mtime_ns: int, _size: int) -> dict[str, Any]:
     except RecursionError:
         _fail(path, f"nested more than {MAX_DEPTH} deep; a profile is one object of records")
     except ValueError as error:
-        _fail(path, str(error)[:300])
+        _fail(path, fault(error))
     if not isinstance(data, dict):
         _fail(
             path, 'holds no JSON object; a profile starts with {"profile": "gpu", ...} or {"profile": "cluster", ...}'
