@@ -112,16 +112,7 @@ def build_case(given: Mapping[str, Any]) -> Case:
     """
     model, assumed, warnings = _model(given)
     machine, found = _machine(given)
-    inside = float(machine.record.gpus_per_node[0])
-    stack, defaults = _stack(given)
-    layout = resolve(
-        given,
-        experts=model.shape.experts,
-        longest=model.shape.learned_positions or None,
-        gpus_per_node=int(inside) if inside == inside else None,
-        stack_defaults=defaults,
-        default_stack=stack,
-    )
+    layout = layout_of(given, model.shape, machine.record)
     return Case(
         given=dict(given),
         model=model,
@@ -132,6 +123,24 @@ def build_case(given: Mapping[str, Any]) -> Case:
         books=load_books(),
         assumptions=(*assumed, *found, *_defaults(layout), *_constants(layout.spec, machine.record)),
         warnings=tuple(warnings),
+    )
+
+
+def layout_of(given: Mapping[str, Any], shape: ModelShape, record: Hardware) -> Resolved:
+    """The layout that options make of a model on a machine.
+
+    Raises:
+        InputError: options that contradict each other.
+    """
+    inside = float(record.gpus_per_node[0])
+    stack, defaults = _stack(given)
+    return resolve(
+        given,
+        experts=shape.experts,
+        longest=shape.learned_positions or None,
+        gpus_per_node=int(inside) if inside == inside else None,
+        stack_defaults=defaults,
+        default_stack=stack,
     )
 
 
@@ -238,9 +247,10 @@ def _machine(given: Mapping[str, Any]) -> tuple[Machine, list[Assumption]]:
         gpu = named.spec
     elif cluster is not None:
         gpu = load_gpu(cluster.gpu, profiles).spec
-    if gpu is not None and gpu.usable_memory is not None:
-        memory = gpu.usable_memory
-        assumed.append(Assumption("usable_bytes", memory.base, "bytes", memory.kind, memory.source))
+    if gpu is not None:
+        field, memory = gpu.usable_record
+        if memory is not None:
+            assumed.append(Assumption("usable_bytes", memory.base, "bytes", memory.kind, f"{field}: {memory.source}"))
     return Machine(gpu, cluster, _record(given, gpu, cluster)), assumed
 
 

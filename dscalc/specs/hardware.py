@@ -71,8 +71,8 @@ class GpuSpec(Profile):
     peak: Rates = Rates.trusted({})  # dense, accumulating in fp32; fp32 is the vector rate
     matmul: Rates = Rates.trusted({})  # best matrix product seen on the part
     marketing_memory: Bytes | None = None  # what the box says; never used to decide a fit
-    usable_memory: Bytes | None = None  # what the driver shows; absent: a fit cannot be decided
-    torch_memory: Bytes | None = None  # what PyTorch reports as total
+    usable_memory: Bytes | None = None  # total that the driver shows; absent: a fit cannot be decided
+    torch_memory: Bytes | None = None  # total that PyTorch reports: what a process can get
     memory_bandwidth: Bandwidth | None = None
     scaleup_link: Text | None = None
     scaleup_bandwidth: Bandwidth | None = None  # all scale-up links of one GPU, one direction
@@ -87,8 +87,16 @@ class GpuSpec(Profile):
 
     @property
     def usable_bytes(self) -> float | None:
-        """Memory a program can use [bytes]; None where the profile does not say."""
-        return base_of(self.usable_memory)
+        """Memory a program can use [bytes]: the smaller of ``usable_memory`` and ``torch_memory``; None: not stated."""
+        return base_of(self.usable_record[1])
+
+    @property
+    def usable_record(self) -> tuple[str, Quantity | None]:
+        """The field that decides a fit: the driver's total counts what it keeps back, PyTorch's does not."""
+        driver, torch = self.usable_memory, self.torch_memory
+        if driver is not None and torch is not None and torch.base < driver.base:
+            return "torch_memory", torch
+        return "usable_memory", driver
 
     @property
     def marketing_bytes(self) -> float | None:

@@ -244,8 +244,34 @@ def test_scale_up_link_is_one_direction(name: str, right: float) -> None:
 )
 def test_usable_memory_is_what_the_driver_shows(name: str, mib: int) -> None:
     spec = gpu(name)
-    assert spec.usable_bytes == mib * MIB
+    assert spec.usable_memory is not None
+    assert spec.usable_memory.base == mib * MIB
     assert spec.torch_total_bytes is None or 0.98 * mib * MIB < spec.torch_total_bytes < mib * MIB
+
+
+@pytest.mark.parametrize(
+    ("name", "gib", "field"),
+    [
+        ("H100-SXM5-80GB", 79.1, "torch_memory"),
+        ("H200-SXM5-141GB", 139.8, "torch_memory"),
+        ("B200-SXM6", 178.35, "torch_memory"),
+        ("GB300", 276.5, "torch_memory"),
+        ("A100-SXM4-80GB", 80, "usable_memory"),
+    ],
+)
+def test_a_fit_takes_what_a_process_can_get(name: str, gib: float, field: str) -> None:
+    spec = gpu(name)
+    assert spec.usable_bytes == pytest.approx(gib * 2**30, rel=1e-12)
+    assert spec.usable_record[0] == field
+
+
+def test_torch_memory_above_the_driver_is_not_used() -> None:
+    spec = gpu("H100")
+    assert spec.usable_memory is not None
+    more = spec.model_copy(update={"torch_memory": spec.usable_memory.model_copy(update={"value": 90000.0})})
+    assert more.usable_bytes == 81559 * MIB
+    alone = spec.model_copy(update={"usable_memory": None})
+    assert alone.usable_bytes is None  # as documented: without usable_memory a fit cannot be decided
 
 
 def test_a_peer_of_a_mesh_gets_one_link() -> None:
@@ -285,7 +311,7 @@ def test_bare_a100_has_compute_but_no_memory() -> None:
 # ------------------------------------------------------------------------------------------------------------ lowering
 def test_lowering_gives_arrays_of_one_row() -> None:
     row = gpu("H100").lower()
-    assert row.usable_bytes.tolist() == [81559 * MIB]
+    assert row.usable_bytes.tolist() == [79.1 * 1024 * MIB]
     assert row.gpus_per_node.tolist() == [8]
     assert math.isnan(row.host_bytes[0])
     assert gpu("H100").lower(gpus_per_node=4, host_bytes=2e12).host_bytes.tolist() == [2e12]
@@ -326,7 +352,8 @@ def test_gpus_agree_with_the_table(shared_data: Path) -> None:
             found = None if record is None else record.value
             assert found == (float(row[column]) if row[column] else None), f"{row['name']} {column}"
         if row["mem_driver_bytes"]:
-            assert spec.usable_bytes == int(row["mem_driver_bytes"]), row["name"]
+            assert spec.usable_memory is not None
+            assert spec.usable_memory.base == int(row["mem_driver_bytes"]), row["name"]
         assert spec.pcie_generation == (int(row["pcie_gen"]) if row["pcie_gen"] else None)
         assert (spec.compute_capability or "") == row["cc"]
         assert (spec.form or "", spec.vendor, spec.arch) == (row["form"], row["vendor"], row["arch"])
