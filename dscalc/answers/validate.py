@@ -27,7 +27,9 @@ class ValidateAnswer:
         if not self.found.predictions:
             notes.append(
                 Warning(
-                    "no_rows", "no row could be predicted", "see `excluded` for the reasons; the columns must be filled"
+                    "no_rows",
+                    "no row could be predicted",
+                    "fill or correct the columns that the reasons name (JSON: `excluded`)",
                 )
             )
         for what, (right, of) in (("measured", self.found.fits_right), ("out-of-memory", self.found.oom_right)):

@@ -31,7 +31,9 @@ class StepValidateAnswer:
         if not self.found.predictions:
             notes.append(
                 Warning(
-                    "no_rows", "no row could be predicted", "see `excluded` for the reasons; the columns must be filled"
+                    "no_rows",
+                    "no row could be predicted",
+                    "fill or correct the columns that the reasons name (JSON: `excluded`)",
                 )
             )
         if self.found.average_median > WANTED:

@@ -24,16 +24,21 @@ def render(found: ValidateAnswer, form: str, *, colour: bool | None = None, quie
     if form == "csv":
         rows = found.rows()
         return to_csv(rows, list(rows[0]) if rows else ["id"])
+    if quiet and not found.found.sources:
+        return f"{_none(found)}\n"
     if quiet:
         return f"average over sources of the median error {_percent(found.found.average_median)}\n"
+    if form == "markdown" and not found.found.predictions:
+        return f"{_none(found)}\n\n" + to_markdown(_reasons(found), ("rows", "reason"), right=(0,))
     if form == "markdown":
         return (
             to_markdown(_sources(found), HEADINGS, right=range(1, 6)) + "\n" + "".join(f"{t}\n" for t in _notes(found))
         )
     out = Screen(colour=colour)
     out.say("Peak memory: predicted against published; error is |predicted / measured - 1| of healthy rows")
-    out.head("By source", "each source weighs the same")
-    out.table([(h, "right" if 0 < i < 6 else "left") for i, h in enumerate(HEADINGS)], _sources(found))
+    if found.found.sources:
+        out.head("By source", "each source weighs the same")
+        out.table([(h, "right" if 0 < i < 6 else "left") for i, h in enumerate(HEADINGS)], _sources(found))
     out.add([])
     for text in _notes(found):
         out.say(text)
@@ -45,12 +50,23 @@ def render(found: ValidateAnswer, form: str, *, colour: bool | None = None, quie
         out.table(columns, [_worst(row) for row in worst])
     if found.found.excluded:
         out.head("Left out")
-        reasons = Counter(e.reason for e in found.found.excluded).most_common()
-        out.table([("rows", "right"), ("reason", "fill")], [(str(n), reason) for reason, n in reasons])
+        out.table([("rows", "right"), ("reason", "fill")], _reasons(found))
     for warning in found.warnings():
         out.add([])
         out.say(f"! {warning.message}. Next: {warning.next_step}.", hang=2)
     return out.text()
+
+
+def _none(found: ValidateAnswer) -> str:
+    """Why there is no error to show."""
+    if found.found.predictions:
+        return "No healthy row has a measurement, so there is no error to show."
+    left = len(found.found.excluded)
+    return f"No row could be predicted: {left} left out." if left else "No row could be predicted: there is none."
+
+
+def _reasons(found: ValidateAnswer) -> list[tuple[str, str]]:
+    return [(str(n), reason) for reason, n in Counter(e.reason for e in found.found.excluded).most_common()]
 
 
 def _percent(value: float, *, signed: bool = False) -> str:
@@ -75,7 +91,8 @@ def _sources(found: ValidateAnswer) -> list[tuple[str, ...]]:
 
 def _notes(found: ValidateAnswer) -> list[str]:
     result = found.found
-    notes = [f"Average over sources of the median error: {_percent(result.average_median)}."]
+    average = f"Average over sources of the median error: {_percent(result.average_median)}."
+    notes = [average if result.sources else _none(found)]
     for what, should, (right, of) in (
         ("measured", "to fit", result.fits_right),
         ("out-of-memory", "not to fit", result.oom_right),

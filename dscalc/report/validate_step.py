@@ -26,12 +26,14 @@ def render(found: StepValidateAnswer, form: str, *, colour: bool | None = None, 
         return to_csv(rows, list(rows[0]) if rows else ["id"])
     if quiet:
         return f"{_average(found)}\n"
+    if form == "markdown" and not found.found.predictions:
+        return f"{_average(found)}\n\n" + to_markdown(_reasons(found), ("rows", "reason"), right=(0,))
     if form == "markdown":
         parts = [to_markdown(_rows(found, by), (title, *HEADINGS), right=range(1, 7)) for by, title in TITLES]
         return "\n".join([*parts, _average(found)]) + "\n"
     out = Screen(colour=colour)
     out.say("Step time: predicted against published; error is |predicted / measured - 1|, first of healthy rows")
-    for by, title in TITLES:
+    for by, title in TITLES if found.found.predictions else ():
         out.head(f"By {title}")
         out.table([(h, "right" if i else "left") for i, h in enumerate((title, *HEADINGS))], _rows(found, by))
     out.add([])
@@ -63,12 +65,15 @@ def render(found: StepValidateAnswer, form: str, *, colour: bool | None = None, 
         )
     if found.found.excluded:
         out.head("Left out")
-        reasons = Counter(e.reason for e in found.found.excluded).most_common()
-        out.table([("rows", "right"), ("reason", "fill")], [(str(n), reason) for reason, n in reasons])
+        out.table([("rows", "right"), ("reason", "fill")], _reasons(found))
     for warning in found.warnings():
         out.add([])
         out.say(f"! {warning.message}. Next: {warning.next_step}.", hang=2)
     return out.text()
+
+
+def _reasons(found: StepValidateAnswer) -> list[tuple[str, str]]:
+    return [(str(n), reason) for reason, n in Counter(e.reason for e in found.found.excluded).most_common()]
 
 
 def _percent(value: float, *, signed: bool = False) -> str:
@@ -89,6 +94,11 @@ def _rows(found: StepValidateAnswer, by: str) -> list[tuple[str, ...]]:
 
 def _average(found: StepValidateAnswer) -> str:
     result = found.found
+    if not result.predictions:
+        left = len(result.excluded)
+        return f"No row could be predicted: {left} left out." if left else "No row could be predicted: there is none."
+    if not any(p.healthy for p in result.predictions):
+        return "No row is healthy, so there is no error to show."
     return (
         f"Healthy rows: median error {_percent(result.median)}, 90 % under {_percent(result.p90)}, "
         f"average over groups of the median {_percent(result.average_median)}."

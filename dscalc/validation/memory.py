@@ -15,7 +15,9 @@ from dscalc.records import Hardware
 from dscalc.specs.layout_spec import lower
 from dscalc.specs.stack import load_books
 from dscalc.specs.store import load_gpu
-from dscalc.validation.rows import Excluded, Row, read_rows
+from dscalc.validation.legal import broken_rules
+from dscalc.validation.rows import Row, read_rows
+from dscalc.validation.table import Excluded
 
 HEALTHY = frozenset("ABM")
 
@@ -71,7 +73,10 @@ def validate_memory(path: Path | None = None) -> Validation:
     Raises:
         InputError: the file cannot be read or lacks a column.
     """
-    rows, excluded = read_rows(path)
+    read, excluded = read_rows(path)
+    broken = broken_rules(read)
+    rows = [row for row, reason in zip(read, broken, strict=True) if not reason]
+    excluded += [Excluded(row.id, reason) for row, reason in zip(read, broken, strict=True) if reason]
     predictions = _predict(rows)
     by_source: dict[str, list[float]] = defaultdict(list)
     for p in predictions:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import math
 import re
 import tomllib
 from functools import lru_cache
@@ -13,15 +10,15 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from dscalc.errors import DscalcError, InputError
+from dscalc.errors import DscalcError
 from dscalc.frozen import dataclass
 from dscalc.records import Adapters, ModelShape
 from dscalc.specs.layout_spec import LayoutSpec
-from dscalc.specs.shape import ModelSpec
+from dscalc.specs.shape import MAX_LAYERS, ModelSpec
 from dscalc.specs.stack import framework_stack, recipe_for, stack_choice
-from dscalc.units import GIB, to_base
+from dscalc.units import to_base
+from dscalc.validation.table import LARGEST, Excluded, UnusableRowError, number, read_table, reason_of, whole
 
-LARGEST_FILE_BYTES = GIB
 NEEDED = ("id", "source_key", "n_layers", "hidden", "n_heads", "vocab", "seq_len", "tp", "pp", "n_gpus", "peak_mem_gib")
 # a row with one of these says too little, or measured something else, to be predicted
 EXCLUDING_FLAGS = {
@@ -87,14 +84,6 @@ class Row:
     meaning: Meaning
 
 
-@dataclass(frozen=True, slots=True)
-class Excluded:
-    """A row that is not predicted, and why."""
-
-    id: str
-    reason: str
-
-
 @lru_cache(maxsize=1)
 def _meanings() -> dict[str, Meaning]:
     data = tomllib.loads((files("dscalc.validation") / "sources.toml").read_text(encoding="utf-8"))
@@ -125,67 +114,20 @@ def read_rows(path: Path | None = None) -> tuple[list[Row], list[Excluded]]:
         The rows that can be predicted, and those that cannot with the reason.
 
     Raises:
-        InputError: the file cannot be read, is too large or lacks a column.
+        InputError: the file cannot be read, is too large, is no table or lacks a column.
     """
-    text = (files("dscalc.validation") / "memory_rows.csv").read_text(encoding="utf-8") if path is None else _read(path)
-    reader = csv.DictReader(io.StringIO(text))
-    missing = [name for name in NEEDED if name not in (reader.fieldnames or [])]
-    if missing:
-        raise InputError(f"lacks the column {missing[0]!r}; needed: {', '.join(NEEDED)}", where=str(path))
     rows: list[Row] = []
     excluded: list[Excluded] = []
-    try:
-        for cells in reader:
-            clean = {k: (v or "").strip() for k, v in cells.items() if isinstance(k, str) and not isinstance(v, list)}
-            if not clean.get("peak_mem_gib") and clean.get("quality") != "X":
-                continue
-            try:
-                rows.append(lower_cells(clean))
-            except (DscalcError, ValidationError, UnusableRowError) as error:
-                reason = (
-                    "; ".join(str(e["msg"]) for e in error.errors())
-                    if isinstance(error, ValidationError)
-                    else str(error)
-                )
-                excluded.append(Excluded(clean.get("id", "?"), reason))
-    except csv.Error as error:
-        raise InputError(f"not a CSV table: {error}", where=f"{path}:{reader.line_num}") from error
+    for cells in read_table(path, "memory_rows.csv", NEEDED):
+        if not cells["peak_mem_gib"] and cells.get("quality") != "X":
+            if path is not None:
+                excluded.append(Excluded(cells["id"], "peak_mem_gib not stated: nothing to compare with"))
+            continue
+        try:
+            rows.append(lower_cells(cells))
+        except (DscalcError, ValidationError, UnusableRowError) as error:
+            excluded.append(Excluded(cells["id"] or "?", reason_of(error)))
     return rows, excluded
-
-
-def _read(path: Path) -> str:
-    try:
-        if path.stat().st_size > LARGEST_FILE_BYTES:
-            raise InputError("larger than a table of measurements can be", where=str(path))
-        return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read as a CSV file: {error}", where=str(path)) from error
-
-
-class UnusableRowError(Exception):
-    """A row that says too little."""
-
-
-def _number(cells: dict[str, str], name: str) -> float | None:
-    text = cells.get(name, "")
-    if not text:
-        return None
-    try:
-        value = float(text)
-    except ValueError as error:
-        raise UnusableRowError(f"{name} is not a number: {text!r}") from error
-    if not math.isfinite(value):
-        raise UnusableRowError(f"{name} is not finite")
-    return value
-
-
-def _whole(cells: dict[str, str], name: str, default: int | None = None) -> int:
-    value = _number(cells, name)
-    if value is None:
-        if default is None:
-            raise UnusableRowError(f"{name} not stated")
-        return default
-    return round(value)
 
 
 def lower_cells(cells: dict[str, str]) -> Row:
@@ -195,7 +137,7 @@ def lower_cells(cells: dict[str, str]) -> Row:
         if flag in EXCLUDING_FLAGS:
             raise UnusableRowError(EXCLUDING_FLAGS[flag])
     notes, source = cells.get("notes", ""), cells["source_key"]
-    printed = _number(cells, "peak_mem_gib")
+    printed = number(cells, "peak_mem_gib", above=0.0, most=LARGEST)
     meaning = meaning_of(source, notes)
     options = _techniques(notes)
     stack = str(options.pop("stack", framework_stack(cells.get("framework", "")) or "generic"))
@@ -230,28 +172,26 @@ def _techniques(notes: str) -> dict[str, object]:
 
 
 def _shape(cells: dict[str, str]) -> ModelShape:
-    layers, hidden, heads = _whole(cells, "n_layers"), _whole(cells, "hidden"), _whole(cells, "n_heads")
-    if heads < 1:
-        raise UnusableRowError("n_heads is not positive")
-    gated = _number(cells, "gated_mlp") != 0.0
-    experts = _whole(cells, "moe_experts", 0)
-    head_dim = _whole(cells, "head_dim", hidden // heads)
-    ffn = _whole(cells, "ffn_hidden", 0) or (4 * hidden if not gated else 0)
-    first_dense = _whole(cells, "dense_first_layers", 0)
+    layers, hidden, heads = whole(cells, "n_layers", most=MAX_LAYERS), whole(cells, "hidden"), whole(cells, "n_heads")
+    gated = number(cells, "gated_mlp") != 0.0
+    experts = whole(cells, "moe_experts", 0, least=0)
+    head_dim = whole(cells, "head_dim", hidden // heads)
+    ffn = whole(cells, "ffn_hidden", 0) or (4 * hidden if not gated else 0)
+    first_dense = whole(cells, "dense_first_layers", 0, least=0)
     latent = "deepseek" in cells.get("model", "").lower() and head_dim == 192
     spec = ModelSpec(
         name=cells.get("model", "") or cells["id"],
         layers=layers,
         hidden=hidden,
         heads=heads,
-        kv_heads=_whole(cells, "n_kv_heads", heads),
+        kv_heads=whole(cells, "n_kv_heads", heads),
         head_dim=head_dim,
         value_head_dim=128 if latent else head_dim,
         ffn_hidden=ffn,
-        vocab=_whole(cells, "vocab"),
+        vocab=whole(cells, "vocab"),
         gated_mlp=gated,
-        tied_embeddings=_number(cells, "tied_embeddings") == 1.0,
-        learned_positions=0 if gated else _whole(cells, "seq_len"),
+        tied_embeddings=number(cells, "tied_embeddings") == 1.0,
+        learned_positions=0 if gated else whole(cells, "seq_len"),
         norm="rms" if gated else "layer",
         qkv_bias=not gated,
         out_bias=not gated,
@@ -261,9 +201,9 @@ def _shape(cells: dict[str, str]) -> ModelShape:
         kv_lora_rank=512 if latent else 0,
         rope_head_dim=64 if latent else 0,
         experts=experts,
-        top_k=_whole(cells, "moe_topk", 0) if experts else 0,
-        moe_ffn_hidden=(_whole(cells, "moe_ffn", 0) or ffn) if experts else 0,
-        shared_ffn_hidden=_whole(cells, "moe_shared_ffn", 0) if experts else 0,
+        top_k=whole(cells, "moe_topk", 0, least=0) if experts else 0,
+        moe_ffn_hidden=(whole(cells, "moe_ffn", 0, least=0) or ffn) if experts else 0,
+        shared_ffn_hidden=whole(cells, "moe_shared_ffn", 0, least=0) if experts else 0,
         moe_layer=tuple(i >= first_dense for i in range(layers)) if experts else (),
     )
     return spec.lower()
@@ -294,13 +234,18 @@ def _zero(text: str) -> tuple[int, bool]:
 def _layout(
     cells: dict[str, str], stack: str, notes: str, options: dict[str, object], adapted: bool, meaning: Meaning
 ) -> LayoutSpec:
-    tp, pp, cp = (_whole(cells, name, 1) for name in ("tp", "pp", "cp"))
-    gpus = _whole(cells, "n_gpus")
-    dp = _whole(cells, "dp", 0) or gpus // (tp * pp * cp)
-    if dp < 1:
-        raise UnusableRowError("tp * pp * cp exceeds the GPUs")
-    vpp, ep = _whole(cells, "vpp", 1), _whole(cells, "ep", 1)
-    micro, accum, batch = (_number(cells, name) for name in ("micro_batch", "grad_accum", "global_batch"))
+    tp, pp, cp = (whole(cells, name, 1) for name in ("tp", "pp", "cp"))
+    gpus = whole(cells, "n_gpus")
+    sharing = tp * pp * cp
+    dp = whole(cells, "dp", gpus // sharing)
+    if gpus % sharing:
+        raise UnusableRowError(f"n_gpus {gpus} is no multiple of tp * pp * cp = {sharing}")
+    if sharing * dp != gpus:
+        raise UnusableRowError(f"tp * pp * cp * dp = {sharing * dp} is not n_gpus {gpus}")
+    vpp, ep = whole(cells, "vpp", 1), whole(cells, "ep", 1)
+    micro, accum, batch = (
+        number(cells, name, above=0.0, most=LARGEST) for name in ("micro_batch", "grad_accum", "global_batch")
+    )
     if micro is None:
         if batch is None:
             raise UnusableRowError("micro_batch not stated")
@@ -319,15 +264,15 @@ def _layout(
     stated = re.search(r"sharded over (\d{1,9})|shard=(\d{1,9})", words)
     if stated:
         shard = max(1, min(dp, int(stated.group(1) or stated.group(2))))
-    parallel = _number(cells, "sequence_parallel")
-    flash = _number(cells, "flash_attention")
+    parallel = number(cells, "sequence_parallel")
+    flash = number(cells, "flash_attention")
     lowered = notes.lower()
     schedule = next((name for word, name in SCHEDULE_WORDS if word in lowered), "interleaved" if vpp > 1 else "1f1b")
     recompute = cells.get("recompute", "").lower() or meaning.recompute
     offload = options.get("offload", ())
     if cells.get("cpu_offload", "") in ("optimizer", "parameters"):
         offload = ("optimizer",) if cells["cpu_offload"] == "optimizer" else ("optimizer", "parameters")
-    seq_len = _whole(cells, "seq_len")
+    seq_len = whole(cells, "seq_len")
     return LayoutSpec(
         gpus=tp * pp * cp * dp,
         dp=dp,

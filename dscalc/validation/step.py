@@ -19,10 +19,12 @@ from dscalc.specs.layout_spec import lower
 from dscalc.specs.network import compose_network, load_interconnect
 from dscalc.specs.pace import engine, pace_constants, pace_table
 from dscalc.specs.stack import load_books
-from dscalc.validation.rows import Excluded
+from dscalc.validation.legal import broken_rules
 from dscalc.validation.step_rows import LEAST_MFU, UNHEALTHY, Domain, StepRow, read_step_rows
+from dscalc.validation.table import Excluded
 
 HEALTHY_QUALITY = frozenset("AB")
+SPARE_BLOCKS = 4  # embedding, norm, head and cast, which some frameworks place on stages as if they were layers
 POOLED_UNDER = 10  # rows of a group; smaller groups count as one
 
 
@@ -144,7 +146,10 @@ def validate_step(path: Path | None = None) -> StepValidation:
     Raises:
         InputError: the file cannot be read or lacks a column.
     """
-    rows, excluded = read_step_rows(path)
+    read, excluded = read_step_rows(path)
+    broken = broken_rules([row.row for row in read], SPARE_BLOCKS)
+    rows = [row for row, reason in zip(read, broken, strict=True) if not reason]
+    excluded += [Excluded(row.row.id, reason) for row, reason in zip(read, broken, strict=True) if reason]
     predictions: list[StepPrediction | None] = [None] * len(rows)
     for batch in batches(rows):
         step = batch.step()

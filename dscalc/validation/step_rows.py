@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 import tomllib
 from functools import lru_cache
@@ -13,11 +11,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from dscalc.errors import DscalcError, InputError
+from dscalc.errors import DscalcError
 from dscalc.frozen import dataclass
 from dscalc.specs.hardware import GpuSpec
 from dscalc.specs.store import load_gpu
-from dscalc.validation.rows import EXCLUDING_FLAGS, LARGEST_FILE_BYTES, Excluded, Row, UnusableRowError, lower_cells
+from dscalc.validation.rows import EXCLUDING_FLAGS, Row, lower_cells
+from dscalc.validation.table import Excluded, UnusableRowError, number, read_table, reason_of, whole
 
 NEEDED = ("id", "source_key", "n_layers", "hidden", "n_heads", "seq_len", "n_gpus", "gpu")
 # another job than training whole weights on packed sequences, or a row that contradicts itself
@@ -96,44 +95,19 @@ def read_step_rows(path: Path | None = None) -> tuple[list[StepRow], list[Exclud
     Raises:
         InputError: the file cannot be read, is too large or lacks a column.
     """
-    text = (files("dscalc.validation") / "step_rows.csv").read_text(encoding="utf-8") if path is None else _read(path)
-    reader = csv.DictReader(io.StringIO(text))
-    missing = [name for name in NEEDED if name not in (reader.fieldnames or [])]
-    if missing:
-        raise InputError(f"lacks the column {missing[0]!r}; needed: {', '.join(NEEDED)}", where=str(path))
     rows: list[StepRow] = []
     excluded: list[Excluded] = []
-    try:
-        for cells in reader:
-            clean = {k: (v or "").strip() for k, v in cells.items() if isinstance(k, str) and not isinstance(v, list)}
-            if not clean.get("step_time_s") and not clean.get("tokens_per_s_per_gpu"):
-                continue
-            try:
-                rows.append(_lower(clean))
-            except (DscalcError, ValidationError, UnusableRowError) as error:
-                reason = str(error)
-                if isinstance(error, ValidationError):
-                    reason = "; ".join(str(e["msg"]) for e in error.errors())
-                excluded.append(Excluded(clean.get("id", "?"), reason))
-    except csv.Error as error:
-        raise InputError(f"not a CSV table: {error}", where=f"{path}:{reader.line_num}") from error
+    for cells in read_table(path, "step_rows.csv", NEEDED):
+        if not cells.get("step_time_s") and not cells.get("tokens_per_s_per_gpu"):
+            if path is not None:
+                reason = "step_time_s and tokens_per_s_per_gpu not stated: nothing to compare with"
+                excluded.append(Excluded(cells["id"], reason))
+            continue
+        try:
+            rows.append(_lower(cells))
+        except (DscalcError, ValidationError, UnusableRowError) as error:
+            excluded.append(Excluded(cells["id"] or "?", reason_of(error)))
     return rows, excluded
-
-
-def _read(path: Path) -> str:
-    try:
-        if path.stat().st_size > LARGEST_FILE_BYTES:
-            raise InputError("larger than a table of measurements can be", where=str(path))
-        return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read as a CSV file: {error}", where=str(path)) from error
-
-
-def _float(cells: dict[str, str], name: str) -> float | None:
-    try:
-        return float(cells[name]) if cells.get(name) else None
-    except ValueError as error:
-        raise UnusableRowError(f"{name} is not a number: {cells[name]!r}") from error
 
 
 def _lower(cells: dict[str, str]) -> StepRow:
@@ -155,7 +129,7 @@ def _lower(cells: dict[str, str]) -> StepRow:
     return StepRow(
         row=row,
         measured_s=_measured(filled, row),
-        mfu=_float(filled, "mfu"),
+        mfu=number(filled, "mfu"),
         task=task,
         model=cells.get("model", ""),
         precision=precision,
@@ -174,7 +148,7 @@ def _domain(cells: dict[str, str]) -> Domain:
     text = f"{cells.get('interconnect', '')} {cells['gpu']}"
     for rule in _table()["network"]:
         if any(word in text for word in rule["words"]):
-            gpus = round(_float(cells, "gpus_per_node") or 0.0)
+            gpus = whole(cells, "gpus_per_node", 0, least=0)
             if rule.get("rack") or gpus < 1 or gpus == rule["gpus"]:
                 return Domain(rule["gpus"], rule["nics"], rule["interconnect"])
             return Domain(gpus, max(1, rule["nics"] * gpus // rule["gpus"]), rule["interconnect"])
@@ -201,12 +175,12 @@ def _filled(cells: dict[str, str]) -> dict[str, str]:
     ):
         found["framework"] = "Megatron-Core"
     scripts = own.get("by_layers") or table.get(own.get("by_layers_of", ""), {}).get("by_layers", {})
-    layers = str(round(float(cells["n_layers"]))) if cells.get("n_layers") else ""
-    if layers in scripts and not cells.get("micro_batch") and _float(cells, "tp"):
+    layers = str(whole(cells, "n_layers", 0))
+    if layers in scripts and not cells.get("micro_batch") and number(cells, "tp"):
         for name, value in scripts[layers].items():
             if name not in own.get("without", ()):
                 found[name] = str(value)
-    stages, deep = _float(found, "pp") or 1.0, _float(found, "n_layers") or 1.0
+    stages, deep = number(found, "pp") or 1.0, number(found, "n_layers") or 1.0
     if own.get("interleaved") and not found.get("vpp") and stages > 1.0 and deep % stages == 0.0:
         found["vpp"] = str(round(deep / stages))
     found["zero_or_fsdp"] = re.sub(r"^distributed-optimizer", "zero1", found.get("zero_or_fsdp", ""))
@@ -215,14 +189,12 @@ def _filled(cells: dict[str, str]) -> dict[str, str]:
 
 def _measured(cells: dict[str, str], row: Row) -> float:
     """Seconds of a step, from a throughput where no time is printed."""
-    stated = _float(cells, "step_time_s")
+    stated = number(cells, "step_time_s", above=0.0)
     if stated is not None:
-        if not stated > 0.0:
-            raise UnusableRowError("step_time_s is not positive")
         return stated
-    rate = _float(cells, "tokens_per_s_per_gpu")
-    if rate is None or not rate > 0.0:
-        raise UnusableRowError("tokens_per_s_per_gpu is not positive")
+    rate = number(cells, "tokens_per_s_per_gpu", above=0.0)
+    if rate is None:
+        raise UnusableRowError("tokens_per_s_per_gpu not stated")
     layout = row.layout
-    batch = _float(cells, "global_batch") or layout.global_batch
+    batch = number(cells, "global_batch") or layout.global_batch
     return batch * layout.seq_len / (rate * layout.gpus)
