@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import isfinite
 from typing import Any
 
 from dscalc.answers.case import Case
 from dscalc.answers.envelope import Assumption
+from dscalc.answers.rates import as_read
 from dscalc.errors import InputError
 from dscalc.specs.hardware import ClusterSpec
-from dscalc.specs.network import Lowered, compose_network, load_interconnect, lower_network, plain_network
+from dscalc.specs.network import Lowered, Note, compose_network, load_interconnect, lower_network, plain_network
 
 MEASURE = "measure with nccl-tests: all_reduce_perf -b 8 -e 8G -f 2 on these GPUs"
 ANY_NETWORK = "ib-ndr"  # between nodes that the job never leaves
@@ -37,12 +38,20 @@ def network_of(given: Mapping[str, Any], case: Case) -> Lowered:
             raise InputError("stands for the whole network; leave out --interconnect, or this", where="--bandwidth")
         if not given["bandwidth"]:
             raise InputError("0 is out of range; a rate above 0 is right, e.g. 50GB/s", where="--bandwidth")
-        return Lowered(plain_network(given["bandwidth"], given.get("latency", 0.0)), ())
+        if "cluster" in given:
+            raise InputError("stands for the whole network, as --cluster does; leave one out", where="--bandwidth")
+        return Lowered(plain_network(given["bandwidth"], given.get("latency", 0.0)), tuple(_by_hand(given)))
     if "latency" in given:
         raise InputError(
             "belongs to a network of one tier, given by two numbers; add --bandwidth 50GB/s", where="--latency"
         )
     profiles = (given["profile"],) if "profile" in given else ()
+    if "cluster" in given and cluster is not None and "interconnect" not in given and not _as_it_is(given, cluster):
+        raise InputError(
+            f"{cluster.id} has nodes of {cluster.gpus_in_node} GPUs; leave this out, or compose nodes with --gpu "
+            f"{cluster.gpu}, --gpus-per-node and --interconnect",
+            where="--gpus-per-node",
+        )
     named = load_interconnect(given["interconnect"], profiles).spec if "interconnect" in given else None
     if cluster is not None and named is None and _as_it_is(given, cluster):
         return lower_network(cluster, profiles)
@@ -65,6 +74,14 @@ def network_of(given: Mapping[str, Any], case: Case) -> Lowered:
         alone = replace(inner.network, name=f"{gpu.id} x{inside}" if inside else gpu.id)
         return Lowered(alone, tuple(note for note in inner.notes if not note.name.startswith("network/")))
     return compose_network(gpu, given.get("gpus_per_node"), named, cluster=cluster, profiles=profiles)
+
+
+def _by_hand(given: Mapping[str, Any]) -> Iterator[Note]:
+    """What two numbers leave open."""
+    if words := as_read(given["bandwidth"]):
+        yield Note("network/bandwidth", given["bandwidth"], "bytes/s", "assumed", f"--bandwidth {words}")
+    if "latency" not in given:
+        yield Note("network/latency", 0.0, "s", "default", "no --latency given, so calls cost nothing but their bytes")
 
 
 def _as_it_is(given: Mapping[str, Any], cluster: ClusterSpec) -> bool:

@@ -17,6 +17,8 @@ from dscalc.frozen import dataclass
 from dscalc.specs import store
 from dscalc.specs.links import InterconnectSpec
 from dscalc.specs.network import Lowered, compose_network, load_interconnect, lower_network
+from dscalc.specs.options import BitRate
+from dscalc.units import format_rate
 
 MEASURE_RATE = "measure: 6 N tokens/s of one GPU in a real step, or a large bf16 matmul"
 MEASURE_LINK = "measure: bus bandwidth of nccl-tests' all_reduce_perf at 1 GiB"
@@ -30,6 +32,7 @@ class Rate(NamedTuple):
     kind: str
     source: str
     words: str = ""  # how the number came about, for --explain
+    wire: float = nan  # of one GPU, before what rings reach of it [bytes/s]
 
 
 class Level(NamedTuple):
@@ -67,6 +70,11 @@ def refuse_zero(given: Mapping[str, Any]) -> None:
     for name, right in (("flops", "400TF"), ("bandwidth", "50GB/s"), ("peak_fraction", "0.4")):
         if given.get(name) == 0.0:
             raise InputError(f"0 is out of range; a value above 0 is right, e.g. {right}", where=_flag(name))
+
+
+def as_read(rate: float) -> str:
+    """How a rate in small letters was understood; nothing to say of any other."""
+    return f"{rate.text} is read as bits, b: {format_rate(rate)}; bytes are B" if isinstance(rate, BitRate) else ""
 
 
 def _flag(name: str) -> str:
@@ -159,7 +167,7 @@ def links(given: Mapping[str, Any], machine: Machine, gpus: int) -> Links:
         InputError: an interconnect that does not leave the node.
     """
     if "bandwidth" in given:
-        return Links((), Rate(given["bandwidth"], "given", "--bandwidth"))
+        return Links((), Rate(given["bandwidth"], "given", "--bandwidth", as_read(given["bandwidth"])))
     profiles = (given["profile"],) if "profile" in given else ()
     gpu, cluster = machine.gpu, machine.cluster
     named = load_interconnect(given["interconnect"], profiles).spec if "interconnect" in given else None
@@ -206,7 +214,7 @@ def _lowered(found: Lowered) -> Links:
         kind = "assumed" if "assumed" in kinds else rated.kind
         words = f"{tier.name} of {found.network.name}: {rated.source}; {_share(share)}: {reached.source}"
         words += f"; oversubscribed {over:g} times" if over > 1.0 else ""
-        levels.append(Level(gpus, Rate(wire * share / over, kind, words)))
+        levels.append(Level(gpus, Rate(wire * share / over, kind, words, wire=wire)))
     return Links(tuple(levels))
 
 
@@ -230,7 +238,7 @@ def group_bandwidth(found: Links, group: float, stride: float) -> Rate | None:
     for level in found.levels:
         share = level.rate.value * below
         if slowest is None or share < slowest.value:
-            words = f"{below:g} GPUs of the group in a domain share their links outward" if below > 1.0 else ""
+            words = ring_words(below, level.rate) if below > 1.0 else ""
             slowest = level.rate._replace(value=share, words=words)
         below, left = _members(group, stride, level.gpus, found.gpus)
         if left <= 1.0:
@@ -238,6 +246,14 @@ def group_bandwidth(found: Links, group: float, stride: float) -> Rate | None:
     if isfinite(group) or slowest is None:
         return None
     return slowest._replace(words="the group is taken to stay inside one node")
+
+
+def ring_words(members: float, rate: Rate) -> str:
+    """How a ring over nodes comes to more than one NIC: the members inside a node share their links outward."""
+    wire = (
+        f"{format_rate(rate.wire)} x {rate.value / rate.wire:.3g}" if isfinite(rate.wire) else format_rate(rate.value)
+    )
+    return f"ring over nodes: {members:g} GPUs x {wire}"
 
 
 def _members(group: float, stride: float, domain: float, gpus: float) -> tuple[float, float]:

@@ -263,7 +263,7 @@ def _assumptions(
     elif rate.words:
         source = f"{rate.source}; {MEASURE_RATE}"
         found.append(Assumption("effective_flop_per_s", rate.value, "FLOP/s", "assumed", source))
-    if bandwidth is not None and (bandwidth.kind != "given" or bandwidth.source != "--bandwidth"):
+    if bandwidth is not None and (bandwidth.kind != "given" or bandwidth.source != "--bandwidth" or bandwidth.words):
         words = f"{bandwidth.source}{f' ({bandwidth.words})' if bandwidth.words else ''}; {MEASURE_LINK}"
         kind = "assumed" if bandwidth.kind == "given" else bandwidth.kind
         found.append(Assumption("bandwidth_bytes_per_s", bandwidth.value, "bytes/s", kind, words))

@@ -257,7 +257,11 @@ def _bytes(sent: object) -> str:
 
 
 def _assumed(out: Screen, answer: CommAnswer) -> None:
-    plain = [a for a in answer.assumptions if a.kind == "default" and a.value not in (None, False, "none")]
+    plain = [
+        a
+        for a in answer.assumptions
+        if a.kind == "default" and (a.value not in (None, False, "none") or a.name.startswith("network."))
+    ]
     other = [a for a in answer.assumptions if a.kind == "assumed"]
     if not plain and not other:
         return

@@ -139,7 +139,10 @@ def _paper(out: Screen, answer: RatioAnswer, explain: bool) -> None:
         label = LABELS[row.name] + (" *" if row.name in starred else "")
         cells = [Span(label, strong), *(Span(_cell(answer, row, v), strong) for v in (row.value, row.corrected))]
         del cells[2 if not corrected else len(cells) :]
-        rows.append((*cells, row.formula))
+        made = (
+            answer.setting.bandwidth.words if answer.setting.bandwidth and row.name == "bandwidth_bytes_per_s" else ""
+        )
+        rows.append((*cells, f"{row.formula}, {made}" if made.startswith("ring") else row.formula))
         notes.append(_explained(row, out.width - 4) if explain else [])
     out.head("On paper", _paper_note(answer))
     columns = [("", "left"), ("closed form", "right"), *([("this layout", "right")] if corrected else []), ("", "fill")]

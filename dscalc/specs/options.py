@@ -11,7 +11,7 @@ from typing import Any
 
 from dscalc.errors import DscalcError, InputError
 from dscalc.specs.option_table import CONSTANTS, LARGEST, OPTIONS, REFUSED, TABLE, Option
-from dscalc.units import parse_bandwidth, parse_count, parse_flop_rate, parse_fraction, parse_time
+from dscalc.units import MEGA, parse_bandwidth, parse_count, parse_flop_rate, parse_fraction, parse_time
 
 _LARGEST_NUMBER = 10**30  # above any range; more digits than Python writes out would be a fault of its own
 _ALIASES: Mapping[str, str] = {alias: o.name for o in TABLE for alias in o.aliases}
@@ -153,6 +153,35 @@ def _names(option: Option, value: object) -> tuple[str, ...]:
     return names
 
 
+class BitRate(float):
+    """A rate written in bits in small letters only, as ``50gb/s``: answers say how it was read."""
+
+    text = ""
+
+
+def _bandwidth(_: Option, value: object) -> float:
+    if isinstance(value, BitRate):
+        return value
+    text = _text(value)
+    rate = _with_unit(text, parse_bandwidth(text), "50GB/s or 400Gb/s", "bytes/s")
+    if text == text.lower() and "b" in text and "byte" not in text and "bit" not in text:
+        rate = BitRate(rate)
+        rate.text = text
+    return rate
+
+
+def _flop_rate(_: Option, value: object) -> float:
+    text = _text(value)
+    return _with_unit(text, parse_flop_rate(text), "400TF", "FLOP/s")
+
+
+def _with_unit(text: str, rate: float, right: str, unit: str) -> float:
+    """The rate; a small bare number was meant in some other unit."""
+    if 0 < rate < MEGA and not any(letter.isalpha() for letter in text.lower().replace("e", "")):
+        raise InputError(f"{text} has no unit; write e.g. {right} (a number without one is {unit}, from 1e6 on)")
+    return rate
+
+
 _READERS: Mapping[str, Callable[[Option, Any], object]] = {
     "whole": _whole,
     "length": _length,
@@ -163,8 +192,8 @@ _READERS: Mapping[str, Callable[[Option, Any], object]] = {
     "flag": _switch,
     "text": _word,
     "path": _word,
-    "rate": lambda _, value: parse_bandwidth(_text(value)),
-    "flop_rate": lambda _, value: parse_flop_rate(_text(value)),
+    "rate": _bandwidth,
+    "flop_rate": _flop_rate,
     "time": lambda _, value: parse_time(_text(value)),
     "names": _names,
 }

@@ -337,6 +337,17 @@ def test_interconnects_are_listed_and_shown(run_dscalc: Any) -> None:
     assert bandwidth["source"]
 
 
+def test_latency_not_given_is_starred() -> None:
+    from dscalc.answers.comm import comm
+
+    def names(**options: Any) -> dict[str, float]:
+        found = comm(params=7e9, dp=4, bandwidth="50GB/s", **options)
+        return {a.name: a.value for a in found.assumptions if a.name == "network.network.latency"}
+
+    assert names() == {"network.network.latency": 0.0}
+    assert names(latency="5us") == {}
+
+
 # ------------------------------------------------------------------------------------------------------------ bad input
 P = ("--params", "7e9")
 
@@ -355,6 +366,8 @@ P = ("--params", "7e9")
         ((*P, "--dp", "4", "--bandwidth", "0"), 1, ["--bandwidth", "50GB/s"]),
         ((*P, "--dp", "4", "--bandwidth", "fast"), 2, ["--bandwidth"]),
         ((*P, "--dp", "4", "--bandwidth", "1GB/s", "--interconnect", "ib-ndr"), 1, ["--bandwidth", "--interconnect"]),
+        ((*P, "--dp", "4", "--bandwidth", "1GB/s", "--cluster", "dgx-h100"), 1, ["--bandwidth", "--cluster"]),
+        ((*P, "--gpus", "8", "--cluster", "dgx-h100", "--gpus-per-node", "4"), 1, ["--gpus-per-node", "nodes of 8"]),
         ((*P, "--algorithm", "ring"), 2, ["--algorithm", "all-gather", "all-reduce=ring"]),
         ((*P, "--algorithm", "all-reduce=rign"), 2, ["--algorithm", "'rign'", "ring"]),
         ((*P, "--algorithm", "all-redce=ring"), 2, ["--algorithm", "all-reduce"]),

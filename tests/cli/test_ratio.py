@@ -348,6 +348,8 @@ RATES = ("--flops", "400TF", "--bandwidth", "50GB/s")
         (("--flops", "400TF", "--bandwidth", "0GB/s"), 2, ["--bandwidth", "above 0"]),
         (("--gpu", "H100", "--peak-fraction", "0", "--bandwidth", "1GB/s"), 2, ["--peak-fraction", "above 0"]),
         (("--flops", "400GB"), 2, ["--flops"]),
+        (("--flops", "400", "--bandwidth", "50GB/s"), 2, ["--flops", "400 has no unit", "400TF"]),
+        (("--flops", "400TF", "--bandwidth", "50"), 2, ["--bandwidth", "50 has no unit", "50GB/s"]),
         (("--flops", "400TF", "--bandwidth", "50GB"), 2, ["--bandwidth", "per second"]),
         (("--flops", "400TF", "--bandwidth", "-1"), 2, ["--bandwidth", "negative"]),
         ((*RATES, "--gradient-bytes", "0"), 2, ["--gradient-bytes", "above 0"]),
@@ -458,3 +460,20 @@ def test_no_flag_disappears() -> None:
     if os.environ.get("DSCALC_GOLDEN") == "write":
         path.write_text("\n".join(sorted(flags)) + "\n", encoding="utf-8")
     assert flags == set(path.read_text(encoding="utf-8").split())
+
+
+def test_a_rate_in_small_letters_says_how_it_was_read() -> None:
+    by_hand = {"flops": 4e14, "tokens_per_rank": "8k"}
+    small = ratio(**by_hand, bandwidth="50gb/s")
+    read = next(a for a in small.assumptions if a.name == "bandwidth_bytes_per_s")
+    assert read.value == 6.25e9
+    assert "50gb/s is read as bits" in read.source
+    for plain in ("50GB/s", "400Gb/s", 50e9):
+        assert "bandwidth_bytes_per_s" not in {a.name for a in ratio(**by_hand, bandwidth=plain).assumptions}
+
+
+def test_the_rate_of_a_ring_over_nodes_says_what_it_is_made_of() -> None:
+    """334 GB/s beside NICs of 50 GB/s: the GPUs of a node share their NICs."""
+    found = ratio(model="llama-3-8b", gpu="H100", gpus=16, interconnect="ib-ndr")
+    assert found.setting.bandwidth is not None
+    assert found.setting.bandwidth.words == "ring over nodes: 8 GPUs x 50.0 GB/s x 0.835"
