@@ -13,7 +13,7 @@ from dscalc.specs.layout_spec import LayoutSpec
 
 @dataclass(frozen=True, slots=True)
 class Variation:
-    """A changed layout: the options to type, what it costs in words, and whether it is a pair of knobs."""
+    """A changed layout: the options it is about, what it costs in words, and whether it is a pair of knobs."""
 
     option: str
     cost: str
@@ -22,13 +22,14 @@ class Variation:
     grows: bool = False  # a degree that does not fit into the present number of GPUs
 
 
-def changed(spec: LayoutSpec, **changes: Any) -> LayoutSpec:
+def changed(spec: LayoutSpec, *, experts: bool = False, **changes: Any) -> LayoutSpec:
     """The layout with some values replaced and the dependent ones worked out again.
 
     GPUs stay where the degrees divide them and grow otherwise; the global batch stays where it divides.
 
     Args:
         spec: the present layout.
+        experts: the model has experts.
         changes: values by field; ``dp`` may be among them.
 
     Returns:
@@ -44,7 +45,8 @@ def changed(spec: LayoutSpec, **changes: Any) -> LayoutSpec:
     if spec.tp == 1 and values["tp"] > 1 and "sequence_parallel" not in changes:
         values["sequence_parallel"] = True
     if spec.etp == spec.tp and "etp" not in changes:
-        values["etp"] = values["tp"] if values["dp"] * values["cp"] % values["ep"] == 0 else 1
+        fits = experts and values["dp"] * values["cp"] % values["ep"] == 0
+        values["etp"] = values["tp"] if fits else 1
     rows = values["micro_batch"] * values["dp"]
     if "grad_accum" not in changes:
         values["grad_accum"] = max(1, spec.global_batch // rows)
@@ -54,7 +56,7 @@ def changed(spec: LayoutSpec, **changes: Any) -> LayoutSpec:
 
 
 def variations(
-    spec: LayoutSpec, shape: ModelShape, gpus_per_node: float, optimizers: tuple[str, ...]
+    spec: LayoutSpec, shape: ModelShape, gpus_per_node: float, optimizers: tuple[str, ...], largest_zero: int = 3
 ) -> list[Variation]:
     """Everything worth trying on this layout; legality and gain are for the evaluation to say.
 
@@ -63,30 +65,26 @@ def variations(
         shape: the model.
         gpus_per_node: GPUs of one node [count], nan where unknown.
         optimizers: known optimizer names.
+        largest_zero: the last ZeRO stage that the stack has.
 
     Returns:
         Variations, single knobs first, then pairs.
     """
     single = [
-        *_sharding(spec),
-        *_activations(spec),
+        *_sharding(spec, largest_zero),
+        *_activations(spec, shape),
         *_degrees(spec, shape, gpus_per_node),
-        *_more_ranks(spec),
+        *_more_ranks(spec, largest_zero),
         *_numbers(spec, optimizers),
     ]
-    return [*single, *_pairs(spec)]
+    return [*single, *_pairs(spec, shape, largest_zero)]
 
 
-def _sharding(spec: LayoutSpec) -> Iterator[Variation]:
+def _sharding(spec: LayoutSpec, largest: int) -> Iterator[Variation]:
     ranks = spec.dp_shard * spec.cp
-    costs = {
-        1: "no more traffic than plain data parallelism",
-        2: "no more traffic while gradients are reduced once a step",
-        3: "about 1.5 times the traffic of plain data parallelism",
-    }
-    for stage in range(spec.zero + 1, 4):
+    for stage in range(spec.zero + 1, largest + 1):
         if ranks > 1:
-            yield Variation(f"--zero {stage}", costs[stage], changed(spec, zero=stage))
+            yield Variation(f"--zero {stage}", _traffic(stage, spec), changed(spec, zero=stage))
     if spec.zero == 3 and not spec.reshard:
         yield Variation("--reshard", "weights are gathered again in backward", changed(spec, reshard=True))
     if spec.zero == 3 and spec.dp_replicate > 1:
@@ -99,16 +97,39 @@ def _sharding(spec: LayoutSpec) -> Iterator[Variation]:
         yield Variation("drop --no-sync", "gradients are reduced for every micro-batch", changed(spec, no_sync=False))
 
 
-def _activations(spec: LayoutSpec) -> Iterator[Variation]:
+def _traffic(stage: int, spec: LayoutSpec) -> str:
+    """What a ZeRO stage sends, beside plain data parallelism that reduces gradients once a step."""
+    times = spec.grad_accum
+    if stage == 1 or (stage == 2 and (times == 1 or spec.no_sync)):
+        return "no more traffic than plain data parallelism"
+    if stage == 2:
+        return f"gradients are reduced for each of {times} micro-batches: {(times + 1) / 2:g} times the traffic"
+    if times == 1:
+        return "about 1.5 times the traffic of plain data parallelism"
+    return f"weights are gathered for each of {times} micro-batches: about {_zero3_times(spec):g} times the traffic"
+
+
+def _zero3_times(spec: LayoutSpec) -> float:
+    """Traffic of ZeRO-3 over that of plain data parallelism, which is two passes of the parameters."""
+    gathers = 2.0 * spec.grad_accum if spec.reshard else 1.0 * spec.grad_accum
+    return (gathers + (1.0 if spec.no_sync else spec.grad_accum)) / 2.0
+
+
+def _every_layer(spec: LayoutSpec, shape: ModelShape) -> int | None:
+    """Layers to recompute in full: all of a stage, said by their number where one was given."""
+    return None if spec.recompute_layers is None else -(-shape.layers // spec.pp)
+
+
+def _activations(spec: LayoutSpec, shape: ModelShape) -> Iterator[Variation]:
     if spec.recompute == "none":
         yield Variation(
             "--recompute selective", "parts of each layer are computed twice", changed(spec, recompute="selective")
         )
-    if spec.recompute != "full" or spec.recompute_layers is not None:
+    if spec.recompute != "full" or spec.recompute_layers != _every_layer(spec, shape):
         yield Variation(
             "--recompute full",
             "one more forward pass: about a third more compute",
-            changed(spec, recompute="full", recompute_layers=None),
+            changed(spec, recompute="full", recompute_layers=_every_layer(spec, shape)),
         )
     if spec.tp > 1 and not spec.sequence_parallel:
         yield Variation(
@@ -139,33 +160,29 @@ def _activations(spec: LayoutSpec) -> Iterator[Variation]:
 def _degrees(spec: LayoutSpec, shape: ModelShape, gpus_per_node: float) -> Iterator[Variation]:
     node = gpus_per_node if gpus_per_node == gpus_per_node else 8
     if 2 * spec.tp <= node:
-        yield _degree(spec, "tp", "collectives in every layer, inside a node")
+        yield _degree(spec, shape, "tp", "collectives in every layer, inside a node")
     if 2 * spec.pp <= shape.layers:
-        yield _degree(spec, "pp", "a pipeline bubble")
-    yield _degree(spec, "cp", "keys and values travel in every layer")
+        yield _degree(spec, shape, "pp", "a pipeline bubble")
+    yield _degree(spec, shape, "cp", "keys and values travel in every layer")
     if shape.experts:
-        yield _degree(spec, "ep", "tokens travel to experts further away")
+        yield _degree(spec, shape, "ep", "tokens travel to experts further away")
 
 
-def _degree(spec: LayoutSpec, name: str, cost: str) -> Variation:
-    value = 2 * getattr(spec, name)
-    new = changed(spec, **{name: value})
+def _degree(spec: LayoutSpec, shape: ModelShape, name: str, cost: str) -> Variation:
+    value, experts = 2 * getattr(spec, name), bool(shape.experts)
+    new = changed(spec, experts=experts, **{name: value})
     if name == "pp" and new.grad_accum < value:  # a pipeline wants a micro-batch for each stage
-        new = changed(spec, pp=value, grad_accum=value)
+        new = changed(spec, experts=experts, pp=value, grad_accum=value)
     grown = f"; {new.gpus} GPUs where there were {spec.gpus}" if new.gpus != spec.gpus else ""
-    words = f"--{name} {value}"
-    words += f" --dp {new.dp}" if new.dp != spec.dp else ""
-    words += f" --grad-accum {new.grad_accum}" if new.global_batch != spec.global_batch else ""
-    return Variation(words, cost + grown, new, grows=bool(grown))
+    return Variation(f"--{name}", cost + grown, new, grows=bool(grown))
 
 
-def _more_ranks(spec: LayoutSpec) -> Iterator[Variation]:
+def _more_ranks(spec: LayoutSpec, largest: int) -> Iterator[Variation]:
     ranks = spec.dp_shard * spec.cp
     if spec.zero > 0 or ranks == 1:
-        stage = max(spec.zero, 1 if spec.zero else 3)
-        words = f"--dp {2 * spec.dp}" if spec.zero else f"--dp {2 * spec.dp} --zero 3"
+        stage = spec.zero or largest
         yield Variation(
-            words,
+            "--gpus --nodes --dp --zero",
             f"{2 * spec.gpus} GPUs where there were {spec.gpus}",
             changed(spec, dp=2 * spec.dp, zero=stage, grad_accum=spec.grad_accum),
         )
@@ -194,20 +211,16 @@ def _numbers(spec: LayoutSpec, optimizers: tuple[str, ...]) -> Iterator[Variatio
         )
 
 
-def _pairs(spec: LayoutSpec) -> Iterator[Variation]:
+def _pairs(spec: LayoutSpec, shape: ModelShape, largest: int) -> Iterator[Variation]:
     """A few pairs, shown only where no single knob suffices."""
-    if spec.dp_shard * spec.cp > 1 and spec.zero < 3 and spec.recompute != "full":
+    stage = max(spec.zero, largest)
+    full: dict[str, Any] = {"zero": stage, "recompute": "full", "recompute_layers": _every_layer(spec, shape)}
+    if spec.dp_shard * spec.cp > 1 and spec.zero < stage and spec.recompute != "full":
         yield Variation(
-            "--zero 3 --recompute full",
-            "1.5 times the traffic and a third more compute",
-            changed(spec, zero=3, recompute="full", recompute_layers=None),
-            True,
+            "--zero --recompute", f"{_traffic(stage, spec)}; a third more compute", changed(spec, **full), True
         )
     for times in (4, 8, 16, 32, 64):
-        grown = changed(
-            spec, dp=times * spec.dp, zero=3, recompute="full", recompute_layers=None, grad_accum=spec.grad_accum
-        )
-        more = " --recompute full" if spec.recompute != "full" else ""
+        grown = changed(spec, dp=times * spec.dp, grad_accum=spec.grad_accum, **full)
         yield Variation(
-            f"--dp {grown.dp} --zero 3{more}", f"{grown.gpus} GPUs where there were {spec.gpus}", grown, True
+            "--gpus --nodes --dp --zero --recompute", f"{grown.gpus} GPUs where there were {spec.gpus}", grown, True
         )

@@ -8,18 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from dscalc.answers.case import BF16_BYTES, Case, adapter_targets, build_case, inputs_of
+from dscalc.answers.case import BF16_BYTES, Case, adapter_targets, build_case, inputs_of, layout_of
 from dscalc.answers.envelope import Assumption, Warning, envelope
 from dscalc.answers.knobs import Variation, variations
 from dscalc.answers.minimum import MinimumGpus, minimum_gpus
 from dscalc.answers.notes import refuse_illegal, warnings_of
+from dscalc.answers.typed import typed
 from dscalc.codes import MOMENTS
 from dscalc.cost.evaluate import Evaluation, evaluate
 from dscalc.frozen import dataclass
 from dscalc.records import Adapters, Hardware, Mask
 from dscalc.specs.given import gather
-from dscalc.specs.layout_spec import lower
+from dscalc.specs.layout_spec import LayoutSpec, lower
 from dscalc.specs.option_table import OPTIONS
+from dscalc.specs.stack import entries
 from dscalc.specs.store import load_gpu
 
 COMMON_GPUS = (
@@ -182,7 +184,8 @@ def answer(given: Mapping[str, Any]) -> MemoryAnswer:
     case = build_case(given)
     spec = case.layout.spec
     machine = case.machine.record
-    tried = variations(spec, case.model.shape, float(machine.gpus_per_node[0]), case.books.optimizers.names)
+    node, optimizers = float(machine.gpus_per_node[0]), case.books.optimizers.names
+    tried = variations(spec, case.model.shape, node, optimizers, entries("stacks")[spec.stack].values["largest_zero"])
     modes = [spec.model_copy(update={"recompute": mode, "recompute_layers": None}) for mode in ("none", "full")]
     rows = lower([spec, *modes, *(v.spec for v in tried)], case.books)
     found = evaluate(case.model.shape, rows, machine, case.adapters, keep_terms=True)
@@ -190,7 +193,7 @@ def answer(given: Mapping[str, Any]) -> MemoryAnswer:
     m = found.memory
     usable = float(machine.usable_bytes[0])
     fits = None if np.isnan(usable) else bool(_fit(found)[0])
-    knobs = _knobs(case, found, tried, 1 + len(modes))
+    knobs, mildest = _knobs(case, found, tried, 1 + len(modes))
     moments = case.books.optimizers.moments[case.books.optimizers.names.index(spec.optimizer)]
     state, activations = _at(m.state_bytes), _at(m.activation_bytes)
     regime = "state" if state >= activations else "activations"
@@ -238,7 +241,7 @@ def answer(given: Mapping[str, Any]) -> MemoryAnswer:
         ),
         assumptions=case.assumptions,
         warnings=case.warnings,
-        next_knob=_mildest(knobs, tried) if fits is False else None,
+        next_knob=mildest if fits is False else None,
     )
     return replace(answered, warnings=(*warnings_of(answered), *case.warnings))
 
@@ -284,37 +287,37 @@ def _fit(found: Evaluation) -> Mask:
     return ~np.broadcast_to(np.asarray(mask), (size,))
 
 
-def _knobs(case: Case, found: Evaluation, tried: list[Variation], start: int) -> tuple[Knob, ...]:
-    """The legal variations that save something, the largest saving first; pairs only where no single one fits."""
+def _knobs(case: Case, found: Evaluation, tried: list[Variation], start: int) -> tuple[tuple[Knob, ...], Knob | None]:
+    """The legal variations that save something, the largest saving first, pairs only where no single one fits; and of
+    those that fit the one that disturbs training least: the first in the order in which they are tried.
+    """
     known = not np.isnan(case.machine.record.usable_bytes[0])
     legal = _legal(found)
     fit = _fit(found)
     total = found.memory.total_bytes
-    knobs: list[tuple[bool, Knob]] = []
+    old = case.layout.spec
+    knobs: list[tuple[Variation, Knob]] = []
     for i, variation in enumerate(tried, start=start):
         saved = _at(total) - _at(total, i)
         if not legal[i] or saved <= LEAST_GAIN * _at(total):
             continue
+        option = typed(case.given, old, variation.spec, lambda given: _layout(case, given), variation.option)
+        if option is None:
+            continue
         fits = bool(fit[i]) if known else None
-        knobs.append(
-            (variation.pair, Knob(variation.option, saved, variation.cost, _at(total, i), fits, variation.spec.gpus))
-        )
-    enough = any(k.fits for pair, k in knobs if not pair) or bool(fit[0]) or not known
-    single = sorted((k for pair, k in knobs if not pair), key=lambda k: -k.saves_bytes)
-    pairs = [k for pair, k in knobs if pair and k.fits][:1] if not enough else []
-    return (*pairs, *single, *(_lora(case, _at(total)) if not (known and fit[0]) else []))
+        knobs.append((variation, Knob(option, saved, variation.cost, _at(total, i), fits, variation.spec.gpus)))
+    enough = any(k.fits for v, k in knobs if not v.pair) or bool(fit[0]) or not known
+    single = sorted((k for v, k in knobs if not v.pair), key=lambda k: -k.saves_bytes)
+    pairs = [(v, k) for v, k in knobs if v.pair and k.fits][:1] if not enough else []
+    adapters = _lora(case, _at(total)) if not (known and fit[0]) else []
+    mild = [(v, k) for v, k in knobs if k.fits and not v.pair] or pairs
+    mildest = next((k for _, k in sorted(mild, key=lambda pair: pair[0].grows)), None)
+    shown = (*(k for _, k in pairs), *single, *adapters)
+    return shown, mildest or next((k for k in shown if k.fits), None)
 
 
-def _mildest(knobs: tuple[Knob, ...], tried: list[Variation]) -> Knob | None:
-    """The first variation, in the order in which they disturb training least, that fits."""
-    order = [variation.option for variation in tried]
-    fitting = [k for k in knobs if k.fits and k.option in order]
-
-    def burden(knob: Knob) -> tuple[bool, int]:
-        at = order.index(knob.option)
-        return tried[at].grows, at
-
-    return min(fitting, key=burden, default=next((k for k in knobs if k.fits), None))
+def _layout(case: Case, given: Mapping[str, Any]) -> LayoutSpec:
+    return layout_of(given, case.model.shape, case.machine.record).spec
 
 
 def _legal(found: Evaluation) -> Mask:

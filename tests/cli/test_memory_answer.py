@@ -124,13 +124,7 @@ def test_every_knob_does_what_it_says() -> None:
             if word.startswith("--"):
                 value = words[i + 1] if i + 1 < len(words) and not words[i + 1].startswith("--") else True
                 changes[word[2:].replace("-", "_")] = value
-        base = {**options, **changes}
-        if "dp" in changes or {"tp", "pp", "cp"} & set(changes):
-            base.pop("gpus")
-            base.setdefault("dp", 8)
-        if "dp" in changes and int(changes["dp"]) < 8 and "grad_accum" not in changes:
-            base["grad_accum"] = 8 // int(changes["dp"])
-        again = memory(**base)
+        again = memory(**{**options, **changes})
         assert again.total_bytes == knob.total_bytes, knob.option
         assert knob.saves_bytes == answer.total_bytes - again.total_bytes
         assert again.fits == knob.fits
