@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -226,7 +227,10 @@ def _machine(given: Mapping[str, Any]) -> tuple[Machine, list[Assumption]]:
     cluster: ClusterSpec | None = None
     assumed: list[Assumption] = []
     profiles = (given["profile"],) if "profile" in given else ()
-    if "profile" in given:
+    folder = "profile" in given and Path(given["profile"]).is_dir()
+    if folder and not {"gpu", "cluster"} & set(given):
+        raise InputError("is a folder; name what to take from it with --gpu or --cluster", where="--profile")
+    if "profile" in given and not folder:
         spec = load_profile_file(given["profile"]).spec
         if isinstance(spec, ClusterSpec):
             cluster = spec

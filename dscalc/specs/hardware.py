@@ -29,11 +29,13 @@ from dscalc.specs.quantity import (
     Time,
     base_of,
 )
+from dscalc.units import TIB
 
 if TYPE_CHECKING:
     from dscalc.records import Hardware
 
 DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
+_LARGEST_MEMORY = 10 * TIB
 _DISAGREE = 0.02  # two statements of one rate may differ by rounding, not by more
 
 
@@ -84,6 +86,16 @@ class GpuSpec(Profile):
     source: Text | None = None
     checked: Text | None = None
     notes: tuple[Text, ...] = ()
+
+    def consistent(self) -> None:
+        """A memory that no GPU has is a slip of the unit."""
+        for name in ("usable_memory", "torch_memory"):
+            size = base_of(getattr(self, name))
+            if size is not None and not 0.0 < size <= _LARGEST_MEMORY:
+                raise ValueError(
+                    f"{name}: {getattr(self, name).value:g} {getattr(self, name).unit} is out of range; "
+                    "a GPU has more than 0 and at most 10 TiB"
+                )
 
     @property
     def usable_bytes(self) -> float | None:

@@ -142,6 +142,15 @@ def test_a_profile_with_a_wrong_unit(run_dscalc: Any, tmp_path: Path) -> None:
     (tmp_path / "gpu.json").write_text(json.dumps(gpu), encoding="utf-8")
     ran = run_dscalc(*BASE, "--profile", "gpu.json", "--format", "json", cwd=tmp_path)
     assert json.loads(ran.stdout)["result"]["usable_bytes"] == 80e9
+    # the folder, with a name of it
+    ran = run_dscalc(*BASE, "--profile", ".", "--gpu", "Mine", "--format", "json", cwd=tmp_path)
+    assert json.loads(ran.stdout)["result"]["usable_bytes"] == 80e9
+    assert_refused(run_dscalc(*BASE, "--profile", ".", cwd=tmp_path), 1, ["--profile", "folder", "--gpu"])
+    for value in (0, 80e9):
+        number["value"] = value
+        (tmp_path / "gpu.json").write_text(json.dumps(gpu), encoding="utf-8")
+        refused = run_dscalc(*BASE, "--profile", "gpu.json", cwd=tmp_path)
+        assert_refused(refused, 1, ["gpu.json", "usable_memory", "out of range"])
 
 
 @pytest.mark.parametrize(
