@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dscalc.answers.case import BF16_BYTES, Case, adapter_targets, build_case, inputs_of, layout_of
+from dscalc.answers.cautions import cautions
 from dscalc.answers.envelope import Assumption, Warning, envelope
 from dscalc.answers.knobs import Variation, variations
 from dscalc.answers.minimum import MinimumGpus, minimum_gpus
@@ -243,7 +244,7 @@ def answer(given: Mapping[str, Any]) -> MemoryAnswer:
         warnings=case.warnings,
         next_knob=mildest if fits is False else None,
     )
-    return replace(answered, warnings=(*warnings_of(answered), *case.warnings))
+    return replace(answered, warnings=(*warnings_of(answered), *cautions(case), *case.warnings))
 
 
 def _named(path: str, moments: tuple[str, ...]) -> str:

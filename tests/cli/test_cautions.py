@@ -1,0 +1,25 @@
+"""Options that do nothing or do not go together are said so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dscalc.answers.memory import memory
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"model": "deepseek-v3"}, "mtp_left_out"),
+        ({"model": "llama-2-7b", "pp": 4, "recompute_layers": 9}, "recompute_layers_above_stage"),
+        ({"model": "llama-2-7b", "dp": 8, "zero": 1, "no_sync": True}, "no_sync_does_nothing"),
+        ({"model": "llama-2-7b", "capacity_factor": 1.5}, "capacity_factor_without_experts"),
+        ({"model": "llama-2-7b", "offload": "parameters", "dp": 8}, "offload_parameters_below_zero3"),
+        ({"model": "llama-2-7b", "optimizer_in_backward": True, "grad_accum": 2}, "no_accumulation_in_backward"),
+    ],
+)
+def test_a_caution_where_due_and_nowhere_else(options: dict[str, Any], code: str) -> None:
+    assert code in {warning.code for warning in memory(**options).warnings}
+    assert code not in {warning.code for warning in memory(model="llama-2-7b", dp=8, zero=3).warnings}
