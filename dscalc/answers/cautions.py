@@ -55,3 +55,17 @@ def cautions(case: Case) -> Iterator[Warning]:
             f"--optimizer-in-backward steps after each backward; {spec.grad_accum} micro-batches cannot accumulate",
             "use --grad-accum 1, or drop --optimizer-in-backward",
         )
+    gpu, cluster = case.machine.gpu, case.machine.cluster
+    if gpu is not None and gpu.dtypes and spec.precision not in gpu.dtypes:
+        yield Warning(
+            "precision_not_supported",
+            f"{gpu.id} has no {spec.precision} matrix products; its profile has {', '.join(gpu.dtypes)}",
+            f"give --precision {'fp16' if 'fp16' in gpu.dtypes else gpu.dtypes[0]}, or another GPU",
+        )
+    inside = given.get("gpus_per_node")
+    if cluster is not None and inside is not None and inside != cluster.gpus_per_node:
+        yield Warning(
+            "gpus_per_node_differs",
+            f"--gpus-per-node {inside}, but a node of {cluster.id} has {cluster.gpus_per_node} GPUs",
+            "drop one of the two",
+        )

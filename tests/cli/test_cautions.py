@@ -18,6 +18,9 @@ from dscalc.answers.memory import memory
         ({"model": "llama-2-7b", "capacity_factor": 1.5}, "capacity_factor_without_experts"),
         ({"model": "llama-2-7b", "offload": "parameters", "dp": 8}, "offload_parameters_below_zero3"),
         ({"model": "llama-2-7b", "optimizer_in_backward": True, "grad_accum": 2}, "no_accumulation_in_backward"),
+        ({"model": "llama-2-7b", "gpu": "T4"}, "precision_not_supported"),
+        ({"model": "llama-2-7b", "gpu": "A100-SXM4-80GB", "precision": "fp8"}, "precision_not_supported"),
+        ({"model": "llama-2-7b", "cluster": "dgx-h100", "gpus_per_node": 4}, "gpus_per_node_differs"),
     ],
 )
 def test_a_caution_where_due_and_nowhere_else(options: dict[str, Any], code: str) -> None:
