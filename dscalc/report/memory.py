@@ -302,6 +302,9 @@ def _knobs(out: Screen, answer: MemoryAnswer, scale: Scale) -> None:
     out.table(columns, rows)
 
 
+LARGEST_SAID = 10_000  # GPUs
+
+
 def _minimum(out: Screen, answer: MemoryAnswer) -> None:
     if not answer.minimum_gpus:
         return
@@ -311,7 +314,7 @@ def _minimum(out: Screen, answer: MemoryAnswer) -> None:
     for name, group in groupby(answer.minimum_gpus, key=lambda m: m.gpu):
         entries = {m.zero_stage: m for m in group}
         usable = next(iter(entries.values())).usable_bytes
-        counts = [f"{entries[s].gpus:,}" if entries[s].gpus is not None else "never" for s in stages]
+        counts = [_fewest(entries[s].gpus) for s in stages]
         why = [_alone(answer, usable)] if answer.case.only_params else []
         rows.append((name, format_bytes(usable), *counts, *why))
     kept = f"micro-batch {spec.micro_batch}, {spec.seq_len} tokens, recompute {spec.recompute}"
@@ -321,6 +324,13 @@ def _minimum(out: Screen, answer: MemoryAnswer) -> None:
     for m in answer.minimum_gpus:
         if m.gpus is None and m.zero_stage == max(stages):
             out.say(f"{m.gpu} with ZeRO-{m.zero_stage}: {m.reason}.", hang=2)
+
+
+def _fewest(gpus: int | None) -> str:
+    """A count as the table says it; beyond the bound the number itself tells nothing."""
+    if gpus is None:
+        return "never"
+    return f"{gpus:,}" if gpus <= LARGEST_SAID else f"> {LARGEST_SAID:,}"
 
 
 def _alone(answer: MemoryAnswer, usable: float) -> str:

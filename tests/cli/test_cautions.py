@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dscalc.answers.memory import memory
+from dscalc.report.memory import _fewest
 
 
 @pytest.mark.parametrize(
@@ -26,3 +27,7 @@ from dscalc.answers.memory import memory
 def test_a_caution_where_due_and_nowhere_else(options: dict[str, Any], code: str) -> None:
     assert code in {warning.code for warning in memory(**options).warnings}
     assert code not in {warning.code for warning in memory(model="llama-2-7b", dp=8, zero=3).warnings}
+
+
+def test_a_count_beyond_reason_is_said_as_a_bound() -> None:
+    assert [_fewest(count) for count in (None, 1, 10_000, 10_001)] == ["never", "1", "10,000", "> 10,000"]
