@@ -154,6 +154,7 @@ def _entries(rows: dict[str, Any]) -> dict[str, Entry]:
     }
 
 
+@lru_cache(maxsize=8)
 def entries(kind: str) -> dict[str, Entry]:
     """What ships of ``recipes``, ``optimizers``, ``losses`` or ``stacks``, by name."""
     recipes, stacks = _data()
