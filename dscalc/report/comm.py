@@ -6,6 +6,7 @@ import re
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
+from dscalc.answers.comm import ROW_KEYS
 from dscalc.report.export import to_csv, to_json, to_markdown
 from dscalc.report.screen import QUIET, STRONG, Cell, Screen, Span, grid
 from dscalc.units import format_bytes, format_count, format_rate, format_time
@@ -14,28 +15,6 @@ if TYPE_CHECKING:
     from dscalc.answers.comm import CommAnswer, Row, Total
     from dscalc.answers.envelope import Assumption
 
-COLUMNS = (
-    "axis",
-    "op",
-    "algorithm",
-    "group",
-    "members_inside",
-    "tier",
-    "bytes",
-    "count",
-    "traffic_bytes",
-    "time_s",
-    "naive_time_s",
-    "exposed_s",
-    "what",
-    "stage",
-    "domains",
-    "misaligned",
-    "extrapolated",
-    "rate_share",
-    "formula",
-    "source",
-)
 AXES = {
     "dp": "data-parallel",
     "edp": "expert data-parallel",
@@ -79,7 +58,7 @@ def render(
     if form == "json":
         return to_json(answer.to_json())
     if form == "csv":
-        return to_csv(({name: getattr(row, name) for name in COLUMNS} for row in answer.rows), COLUMNS)
+        return to_csv(({name: getattr(row, name) for name in ROW_KEYS} for row in answer.rows), ROW_KEYS)
     if form == "markdown":
         return _markdown(answer, explain)
     return line(answer) + "\n" if quiet else screen(answer, explain=explain, colour=colour)

@@ -13,19 +13,9 @@ from typing import Any
 
 import pytest
 
+from tests.cli.helpers import CONFIG
+
 BASE = ("memory", "--params", "7e9")
-CONFIG = {
-    "model_type": "llama",
-    "architectures": ["LlamaForCausalLM"],
-    "hidden_size": 256,
-    "intermediate_size": 512,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 1000,
-    "hidden_act": "silu",
-    "tie_word_embeddings": False,
-}
 
 
 def refused(ran: subprocess.CompletedProcess[str], *words: str, code: int = 1) -> None:

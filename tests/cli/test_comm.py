@@ -20,6 +20,7 @@ from dscalc.answers.comm import CommAnswer, comm
 from dscalc.cli.main import main
 from dscalc.errors import DscalcError
 from dscalc.specs.option_table import OPTIONS
+from tests.cli.helpers import LAYOUT
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 ROW = {
@@ -283,32 +284,6 @@ def test_the_ring_is_shown_step_by_step(run_dscalc: Any) -> None:
 
 
 # -------------------------------------------------------------------------------------------------------------- screens
-SCREENS = {
-    "comm_megatron": (
-        "comm --model llama-3-70b --cluster dgx-h100 --gpus 256 --tp 8 --pp 4 --zero 1 --stack megatron --gbs 256"
-    ),
-    "comm_hand": "comm --params 7e9 --dp 32 --bandwidth 50GB/s --latency 5us --explain",
-    "comm_experts": "comm --model deepseek-v3 --cluster gb200-nvl72 --gpus 2048 --pp 16 --ep 64 --zero 1 --ga 64",
-    "comm_composed": (
-        "comm --model llama-3-8b --gpu H100-SXM5-80GB --gpus-per-node 8 --interconnect 400Gb/s --gpus 32 --tp 16 --fsdp"
-    ),
-    "comm_ring": "comm --trace-ring 4",
-}
-
-
-@pytest.mark.parametrize("columns", [80, 140])
-@pytest.mark.parametrize("name", SCREENS)
-def test_screen(run_dscalc: Any, name: str, columns: int) -> None:
-    ran = run_dscalc(*SCREENS[name].split(), columns=columns)
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stderr == ""
-    assert all(len(line) <= columns and line == line.rstrip() for line in ran.stdout.splitlines())
-    path = GOLDEN / f"{name}-{columns}.txt"
-    if os.environ.get("DSCALC_GOLDEN") == "write":
-        path.write_text(ran.stdout, encoding="utf-8")
-    assert ran.stdout == path.read_text(encoding="utf-8")
-
-
 def test_colour_only_adds_colour() -> None:
     from dscalc.report.comm import screen
 
@@ -392,36 +367,10 @@ def test_one_clear_line(run_dscalc: Any, args: tuple[str, ...], code: int, words
         assert word in lines[0], lines[0]
 
 
-DEGREE = st.sampled_from([1, 1, 1, 2, 3, 4, 8, 16])
 OPTION = st.fixed_dictionaries(
     {"model": st.sampled_from(["llama-2-7b", "llama-3-8b", "deepseek-v3", "gpt2", "Mixtral-8x7B", "gemma-2-9b"])},
     optional={
-        "tp": DEGREE,
-        "pp": DEGREE,
-        "cp": DEGREE,
-        "dp": DEGREE,
-        "ep": DEGREE,
-        "etp": DEGREE,
-        "vpp": st.sampled_from([1, 2, 4]),
-        "gpus": st.sampled_from([1, 8, 64, 10**9]),
-        "dp_shard": DEGREE,
-        "dp_replicate": DEGREE,
-        "zero": st.integers(0, 3),
-        "schedule": st.sampled_from(OPTIONS["schedule"].choices),
-        "sequence_parallel": st.booleans(),
-        "cp_comm": st.sampled_from(OPTIONS["cp_comm"].choices),
-        "reshard": st.booleans(),
-        "no_sync": st.booleans(),
-        "seq_len": st.sampled_from([1, 7, 512, "8k", 10**9]),
-        "micro_batch": st.sampled_from([1, 2, 3, 10**9]),
-        "grad_accum": st.sampled_from([1, 2, 8, 64]),
-        "global_batch": st.sampled_from([1, 16, 1024]),
-        "recompute": st.sampled_from(OPTIONS["recompute"].choices),
-        "recompute_layers": st.sampled_from([1, 2, 1000]),
-        "stack": st.sampled_from(["generic", "megatron", "fsdp2", "nanotron", "deepspeed", "torchtune"]),
-        "capacity_factor": st.sampled_from([0.5, 1.0, 2.0, 1e9]),
-        "lora_rank": st.sampled_from([1, 16, 10**9]),
-        "base_precision": st.sampled_from(["bf16", "nf4"]),
+        **LAYOUT,
         "gradient_bytes": st.sampled_from([1, 2, 4, 1e-6, 1e9]),
         "cluster": st.sampled_from(["dgx-h100", "gb200-nvl72", "a100-pcie-8x", "alps-gh200", "gcp-tpu-v5e"]),
         "gpu": st.sampled_from(["H100-SXM5-80GB", "RTX-4090", "MI300X", "A10"]),

@@ -17,6 +17,7 @@ from dscalc.cost.axes import AXES
 from dscalc.errors import DscalcError
 from dscalc.specs.option_table import CONSTANTS, OPTIONS, TABLE
 from dscalc.specs.options import canonical, parse
+from tests.cli.helpers import LAYOUT
 
 
 def test_no_flag_disappears(repository: Any) -> None:
@@ -100,45 +101,19 @@ def test_wrong_words_are_refused_in_python_too() -> None:
             memory(**{"params": 7e9, **wrong})
 
 
-DEGREE = st.sampled_from([1, 1, 1, 2, 3, 4, 8, 16])
 OPTION = st.fixed_dictionaries(
     {
         "model": st.sampled_from(["llama-2-7b", "llama-3-8b", "deepseek-v3", "gpt2", "Mixtral-8x7B"]),
     },
     optional={
-        "tp": DEGREE,
-        "pp": DEGREE,
-        "cp": DEGREE,
-        "dp": DEGREE,
-        "ep": DEGREE,
-        "etp": DEGREE,
-        "vpp": st.sampled_from([1, 2, 4]),
-        "gpus": st.sampled_from([1, 8, 64, 10**9]),
-        "dp_shard": DEGREE,
-        "dp_replicate": DEGREE,
-        "zero": st.integers(0, 3),
-        "schedule": st.sampled_from(OPTIONS["schedule"].choices),
-        "sequence_parallel": st.booleans(),
-        "cp_comm": st.sampled_from(OPTIONS["cp_comm"].choices),
-        "reshard": st.booleans(),
-        "no_sync": st.booleans(),
-        "seq_len": st.sampled_from([1, 7, 512, "8k", 10**9]),
-        "micro_batch": st.sampled_from([1, 2, 3, 10**9]),
-        "grad_accum": st.sampled_from([1, 2, 8, 64]),
-        "global_batch": st.sampled_from([1, 16, 1024]),
-        "recompute": st.sampled_from(OPTIONS["recompute"].choices),
-        "recompute_layers": st.sampled_from([1, 2, 1000]),
+        **LAYOUT,
         "precision": st.sampled_from(OPTIONS["precision"].choices),
         "recipe": st.sampled_from(["bf16-mixed", "megatron", "fsdp", "bf16-pure", "nanotron", "fp8"]),
-        "stack": st.sampled_from(["generic", "megatron", "fsdp2", "nanotron", "deepspeed", "torchtune"]),
         "optimizer": st.sampled_from(["adamw", "adamw-8bit", "sgd", "muon", "adafactor"]),
         "attention": st.sampled_from(OPTIONS["attention"].choices),
         "loss": st.sampled_from(["megatron", "eager", "chunked", "fused"]),
-        "capacity_factor": st.sampled_from([0.5, 1.0, 2.0, 1e9]),
         "offload": st.sets(st.sampled_from(["optimizer", "parameters", "activations"]), min_size=1).map(sorted),
         "optimizer_in_backward": st.booleans(),
-        "lora_rank": st.sampled_from([1, 16, 10**9]),
-        "base_precision": st.sampled_from(["bf16", "nf4"]),
         "gpu": st.sampled_from(["H100-SXM5-80GB", "A100", "MI300X"]),
     },
 )

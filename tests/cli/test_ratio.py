@@ -301,30 +301,6 @@ def test_a_scenario_file_holds_the_options(run_dscalc: Any, tmp_path: Path) -> N
 
 
 # ------------------------------------------------------------------------------------------------------------- screens
-SCREENS = {
-    "ratio_hand": " ".join(HAND_WORDS),
-    "ratio_waits": "ratio --model llama-3-8b --flops 400TF --bandwidth 20GB/s --dp 32 --gradient-bytes 4 --explain",
-    "ratio_profile": "ratio --model llama-2-70b --cluster dgx-h100 --gpus 256 --tp 8 --stack megatron --gbs 64",
-    "ratio_sharded": (
-        "ratio --model llama-2-70b --gpu A100-SXM4-80GB --bandwidth 20GB/s --stack fsdp2 --dp-shard 8 --dp-replicate 4"
-    ),
-    "ratio_experts": "ratio --model deepseek-v3 --flops 400TF --bandwidth 40GB/s --dp 128 --ep 64 --pp 16 --ga 64",
-}
-
-
-@pytest.mark.parametrize("columns", [80, 140])
-@pytest.mark.parametrize("name", SCREENS)
-def test_screen(run_dscalc: Any, name: str, columns: int) -> None:
-    ran = run_dscalc(*SCREENS[name].split(), columns=columns)
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stderr == ""
-    assert all(len(line) <= columns and line == line.rstrip() for line in ran.stdout.splitlines())
-    path = GOLDEN / f"{name}-{columns}.txt"
-    if os.environ.get("DSCALC_GOLDEN") == "write":
-        path.write_text(ran.stdout, encoding="utf-8")
-    assert ran.stdout == path.read_text(encoding="utf-8")
-
-
 def test_colour_only_adds_colour() -> None:
     from dscalc.report.ratio import screen
 

@@ -32,6 +32,22 @@ SCREENS = {
         "step --model deepseek-v3 --cluster dgx-h200 --gpus 2048 --pp 16 --ep 64 --zero 1 --recompute full --ga 64 "
         "--schedule dualpipe --stack megatron --precision fp8"
     ),
+    "comm_megatron": (
+        "comm --model llama-3-70b --cluster dgx-h100 --gpus 256 --tp 8 --pp 4 --zero 1 --stack megatron --gbs 256"
+    ),
+    "comm_hand": "comm --params 7e9 --dp 32 --bandwidth 50GB/s --latency 5us --explain",
+    "comm_experts": "comm --model deepseek-v3 --cluster gb200-nvl72 --gpus 2048 --pp 16 --ep 64 --zero 1 --ga 64",
+    "comm_composed": (
+        "comm --model llama-3-8b --gpu H100-SXM5-80GB --gpus-per-node 8 --interconnect 400Gb/s --gpus 32 --tp 16 --fsdp"
+    ),
+    "comm_ring": "comm --trace-ring 4",
+    "ratio_hand": "ratio --flops 400TF --bandwidth 50GB/s --tokens-per-rank 8k --gradient-bytes 2",
+    "ratio_waits": "ratio --model llama-3-8b --flops 400TF --bandwidth 20GB/s --dp 32 --gradient-bytes 4 --explain",
+    "ratio_profile": "ratio --model llama-2-70b --cluster dgx-h100 --gpus 256 --tp 8 --stack megatron --gbs 64",
+    "ratio_sharded": (
+        "ratio --model llama-2-70b --gpu A100-SXM4-80GB --bandwidth 20GB/s --stack fsdp2 --dp-shard 8 --dp-replicate 4"
+    ),
+    "ratio_experts": "ratio --model deepseek-v3 --flops 400TF --bandwidth 40GB/s --dp 128 --ep 64 --pp 16 --ga 64",
     "list-gpus": "list gpus",
     "list-stacks": "list stacks",
     "show-gpu": "show H100-SXM5-80GB",
@@ -52,6 +68,7 @@ FORMS = {
 def test_screen(run_dscalc: Any, name: str, columns: int) -> None:
     ran = run_dscalc(*SCREENS[name].split(), columns=columns)
     assert ran.returncode == 0, ran.stderr
+    assert ran.stderr == ""
     assert "\x1b" not in ran.stdout
     too_long = [line for line in ran.stdout.splitlines() if len(line) > columns]
     assert not too_long
