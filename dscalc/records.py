@@ -384,3 +384,13 @@ class PaceConstants:
     expert_slowdown: float  # of matrix products of experts
     expert_low_power: float  # of the gain of low precision that they get: 1 all of it, 0 none
     routing_passes: float  # 16-bit passes over routed tokens
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timing:
+    """What the formulas of time read beside model and layouts."""
+
+    engine: Engine
+    table: PaceTable
+    constants: PaceConstants
+    network: Network

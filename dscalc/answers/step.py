@@ -19,7 +19,7 @@ from dscalc.cost.step import Step
 from dscalc.cost.step import step as step_of
 from dscalc.errors import DscalcError, InputError
 from dscalc.frozen import dataclass
-from dscalc.records import Engine, Layouts, PaceConstants, PaceTable
+from dscalc.records import Engine, Layouts, PaceConstants, PaceTable, Timing
 from dscalc.specs.given import gather
 from dscalc.specs.layout_spec import lower
 from dscalc.specs.network import Lowered
@@ -63,15 +63,8 @@ class Inputs:
 
     def run(self) -> Step:
         """The step."""
-        return step_of(
-            self.case.model.shape,
-            self.layouts,
-            self.engine,
-            self.table,
-            self.constants,
-            self.network.network,
-            self.case.adapters,
-        )
+        timing = Timing(self.engine, self.table, self.constants, self.network.network)
+        return step_of(self.case.model.shape, self.layouts, timing, self.case.adapters)
 
 
 @dataclass(frozen=True, slots=True)

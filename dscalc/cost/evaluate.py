@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 from dscalc.cost.axes import groups, rules
 from dscalc.cost.columns import first_of, narrowed, rows
 from dscalc.cost.memory import Memory, memory
+from dscalc.cost.step import Step, step
 from dscalc.frozen import dataclass
-from dscalc.records import Adapters, Hardware, Layouts, Mask, ModelShape
+from dscalc.records import Adapters, Hardware, Layouts, Mask, ModelShape, Timing
 
 MEMORY_REASON = "memory"
 
@@ -41,15 +42,21 @@ class Reasons:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What is known of each layout."""
+    """What is known of each layout; ``step`` is None where nothing says how fast the hardware is."""
 
     memory: Memory
+    step: Step | None
     reasons: Reasons
     feasible: Mask
 
 
 def evaluate(
-    model: ModelShape, layouts: Layouts, hardware: Hardware, adapters: Adapters | None = None, keep_terms: bool = True
+    model: ModelShape,
+    layouts: Layouts,
+    hardware: Hardware,
+    adapters: Adapters | None = None,
+    keep_terms: bool = True,
+    timing: Timing | None = None,
 ) -> Evaluation:
     """Evaluate layouts of a model on hardware.
 
@@ -59,9 +66,10 @@ def evaluate(
         hardware [bytes, (n,)]: the hardware columns.
         adapters [rank, (1,)]: low-rank adapters on a frozen base, or None.
         keep_terms [flag, (1,)]: keep the leaves of every total.
+        timing [s, (n,)]: how fast GPU, stack and network are; None leaves the step out.
 
     Returns:
-        Memory, reasons and feasibility, each (n,).
+        Memory, step, reasons and feasibility, each (n,).
 
     Raises:
         nothing: rejection is a mask with a reason.
@@ -74,10 +82,12 @@ def evaluate(
     result = memory(model, narrow, hardware, adapters, keep_terms)
     masks = [rule.illegal(narrow, derived, model) for rule in rules()]
     masks.append(result.total_bytes > result.usable_bytes)  # False where the usable memory is unknown
+    timed = None if timing is None else step(model, narrow, timing, adapters)
     shape = result.total_bytes.shape
     found = np.broadcast_to(first_of(masks), shape)
     return Evaluation(
         memory=result,
+        step=timed,
         reasons=Reasons(
             names=(*(rule.name for rule in rules()), MEMORY_REASON),
             messages=(*(rule.message for rule in rules()), "does not fit in the memory of the GPU"),

@@ -12,7 +12,7 @@ from dscalc.cost.pipeline import Runs, pipeline_s
 from dscalc.cost.placement import StageKinds, stage_kinds
 from dscalc.cost.schedule import SCHEDULES, chunks_per_stage
 from dscalc.frozen import dataclass
-from dscalc.records import Adapters, Array, Engine, Layouts, ModelShape, Network, PaceConstants, PaceTable
+from dscalc.records import Adapters, Array, Engine, Layouts, ModelShape, PaceConstants, PaceTable, Timing
 from dscalc.terms import LeafSpec
 
 WEIGHT_SHARE = 0.5  # of a backward: input and weight gradients are products of the same size
@@ -133,24 +133,13 @@ def _stages(shape: ModelShape, layouts: Layouts, kinds: StageKinds) -> _Stages:
     )
 
 
-def step(
-    shape: ModelShape,
-    layouts: Layouts,
-    engine: Engine,
-    table: PaceTable,
-    constants: PaceConstants,
-    network: Network,
-    adapters: Adapters | None = None,
-) -> Step:
+def step(shape: ModelShape, layouts: Layouts, timing: Timing, adapters: Adapters | None = None) -> Step:
     """Time of a step for each layout.
 
     Args:
         shape [elements, (1,)]: the model.
         layouts [degrees, (n,)]: the layout columns.
-        engine [FLOP/s, (n,)]: what the GPU sustains.
-        table [per code, (codes,)]: how stacks spend time.
-        constants [-, (1,)]: what is the same everywhere.
-        network [tiers, (1,)]: the network.
+        timing [s, (n,)]: how fast GPU, stack and network are.
         adapters [rank, (1,)]: low-rank adapters on a frozen base, or None.
 
     Returns:
@@ -162,7 +151,8 @@ def step(
     References:
         [Narayanan2021] sections 2-3, [Korthikanti2022] section 5; fitted, see docs/explanation/step-time.md.
     """
-    return timed_step(shape, layouts, engine, table, constants, exchange(shape, layouts, network, adapters), adapters)
+    sent = exchange(shape, layouts, timing.network, adapters)
+    return timed_step(shape, layouts, timing.engine, timing.table, timing.constants, sent, adapters)
 
 
 def timed_step(

@@ -15,7 +15,7 @@ from dscalc.cost.inventory import inventory, part_instances
 from dscalc.cost.layer_time import soft_maximum
 from dscalc.cost.operations import works
 from dscalc.cost.step import Step, step
-from dscalc.records import Engine, Layouts, ModelShape, PaceConstants, PaceTable
+from dscalc.records import Engine, Layouts, ModelShape, PaceConstants, PaceTable, Timing
 from dscalc.specs.network import compose_network, load_interconnect, plain_network
 from dscalc.specs.pace import engine, pace_constants, pace_table
 from dscalc.specs.stack import stack_names
@@ -25,6 +25,7 @@ from tests.cost.helpers import DEEPSEEK_V3, LLAMA_2_7B, LLAMA_3_8B, MIXTRAL_8X7B
 PEAK, RATE = 1e15, 5e10
 H100 = load_gpu("H100-SXM5-80GB").spec
 NETWORK = compose_network(H100, 8, load_interconnect("ib-ndr").spec, nics_per_node=8).network
+TIMING = Timing(engine(H100, "bf16")[0], pace_table(), pace_constants(), NETWORK)
 
 
 def ideal_engine(**changed: float) -> Engine:
@@ -64,7 +65,7 @@ def ideal_pace() -> tuple[PaceTable, PaceConstants]:
 
 
 def real(shape: ModelShape, layout: Layouts) -> Step:
-    return step(shape, layout, engine(H100, "bf16")[0], pace_table(), pace_constants(), NETWORK)
+    return step(shape, layout, TIMING)
 
 
 def matmul_parameters(shape: ModelShape) -> int:
@@ -78,7 +79,7 @@ def matmul_parameters(shape: ModelShape) -> int:
 def test_ideal_machine_gives_the_closed_forms(shape: ModelShape, dp: int) -> None:
     """6 N D / P and 2(K-1)/K N b_r / BW, one after the other; the attention core apart (infinitely fast here)."""
     layout = layouts(dp=dp, micro_batch=2, n_micro=4, seq_len=2048, recipe="bf16-mixed")
-    found = step(shape, layout, ideal_engine(flash_fraction=np.inf), *ideal_pace(), plain_network(RATE))
+    found = step(shape, layout, Timing(ideal_engine(flash_fraction=np.inf), *ideal_pace(), plain_network(RATE)))
     tokens = 2048.0 * 2 * 4
     compute = 6.0 * matmul_parameters(shape) * tokens / PEAK
     stored = sum(t.elements * part_instances(shape)[t.part] for t in inventory(shape))
@@ -89,9 +90,9 @@ def test_ideal_machine_gives_the_closed_forms(shape: ModelShape, dp: int) -> Non
 def test_full_recompute_is_a_third_more_of_the_layers() -> None:
     plain = layouts(seq_len=2048)
     again = layouts(seq_len=2048, recompute="full")
-    args = (ideal_engine(flash_fraction=np.inf), *ideal_pace(), plain_network(RATE))
+    timing = Timing(ideal_engine(flash_fraction=np.inf), *ideal_pace(), plain_network(RATE))
     head = 6.0 * 2048 * LLAMA_2_7B.vocab * LLAMA_2_7B.hidden / PEAK
-    first, second = (float(step(LLAMA_2_7B, x, *args).step_time_s[0]) for x in (plain, again))
+    first, second = (float(step(LLAMA_2_7B, x, timing).step_time_s[0]) for x in (plain, again))
     assert second - head == pytest.approx((first - head) * 4.0 / 3.0, rel=1e-9)
 
 
@@ -190,11 +191,9 @@ def test_a_faster_gpu_or_network_never_makes_a_step_longer(case: dict[str, objec
     quick = replace(
         machine, peak_flop_per_s=2.0 * machine.peak_flop_per_s, memory_bytes_per_s=2.0 * machine.memory_bytes_per_s
     )
-    assert step(LLAMA_3_8B, layout, quick, pace_table(), pace_constants(), NETWORK).step_time_s[0] <= usual * (
-        1 + 1e-12
-    )
+    assert step(LLAMA_3_8B, layout, replace(TIMING, engine=quick)).step_time_s[0] <= usual * (1 + 1e-12)
     tiers = tuple(replace(t, bandwidth_bytes_per_s=2.0 * t.bandwidth_bytes_per_s) for t in NETWORK.tiers)
-    wide = step(LLAMA_3_8B, layout, machine, pace_table(), pace_constants(), replace(NETWORK, tiers=tiers))
+    wide = step(LLAMA_3_8B, layout, Timing(machine, pace_table(), pace_constants(), replace(NETWORK, tiers=tiers)))
     assert wide.step_time_s[0] <= usual * (1 + 1e-12)
 
 
