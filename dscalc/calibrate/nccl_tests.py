@@ -1,0 +1,396 @@
+"""Reader of the text of nccl-tests and rccl-tests: any generation, any launcher, whole or torn."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from dscalc.calibrate.log_text import Line, untagged
+from dscalc.calibrate.measurements import Read, Table
+from dscalc.calibrate.nccl_rows import (
+    NO_HALF,
+    NOTHING,
+    Cell,
+    Half,
+    Layout,
+    Piece,
+    Row,
+    agree,
+    find_piece,
+    halves_of,
+    number,
+    proves,
+    read_header,
+    tokens,
+)
+from dscalc.calibrate.table_checks import GUESSED, Claims, factor, make_table, parts, verify
+
+FORMAT = "nccl-tests"
+OPS = {
+    "all_reduce": "all_reduce", "allreduce": "all_reduce", "all_gather": "all_gather", "allgather": "all_gather",
+    "reduce_scatter": "reduce_scatter", "reducescatter": "reduce_scatter", "alltoall": "all_to_all",
+    "all_to_all": "all_to_all", "broadcast": "broadcast", "reduce": "reduce", "gather": "gather", "scatter": "scatter",
+    "sendrecv": "send_recv", "send_recv": "send_recv", "hypercube": "hypercube",
+}  # fmt: skip
+LONGEST_PIECE = 300  # characters of a row that was broken
+MOST_PIECES = 12
+MOST_GROUPS = 64  # tables that one headerless list is parted into
+
+_PROGRAM = re.compile(r"\b(" + "|".join(sorted(OPS, key=len, reverse=True)) + r")_perf(?:_mpi)?\b")
+_WORDS = re.compile(
+    r"(?<![A-Za-z])(all[_ -]?reduce|all[_ -]?gather|reduce[_ -]?scatter|all[_ -]?to[_ -]?all|send[_ -]?recv|broadcast)"
+    r"(?![A-Za-z])",
+    re.IGNORECASE,
+)
+_RANK = re.compile(r"Rank\s+(\d+)\s+(?:Group\s+\d+\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+(\d+)\s+\[[^\]]*\]\s*(.*)")
+_STARTS = re.compile(r"nThread\s+\d+\s+nGpus\s+\d+|Collective test starting|Using devices|(?:nccl|rccl)-tests[: ]+version", re.I)
+_MEAN = re.compile(r"Avg bus bandwidth\s*:\s*([^\s`]+)")
+_BOUNDS = re.compile(r"Out of bounds values\s*:\s*(\d+)")
+_NRANKS = re.compile(r"\bnranks (\d+)\b", re.IGNORECASE)
+_NNODES = re.compile(r"\bnRanks \d+ nNodes (\d+)\b")
+_TASKS = re.compile(r"\bSLURM_(?:NTASKS|NPROCS)=(\d+)\b")
+_TAIL = re.compile(r"(\d[\d.e+]*)\s+(\d+\.\d+)\s+(\d+\.\d+)\s+(\S+)\s+(\d[\d.e+]*)\s+(\d+\.\d+)\s+(\d+\.\d+)\s+(\S+)\s*$")
+_BROKEN = re.compile(r"[\d.eE+/NA \t-]+|\s*[A-Za-z]{1,8}[\d.eE+/NA \t-]*")
+_STARTED = re.compile(r"\s*\d{1,15}(?:\s+(?:\d{1,15}(?:\s+\w{0,10})?)?)?")
+_TROUBLE = re.compile(
+    r"test failure|nccl failure|cuda failure|unhandled|segmentation|killed|cancelled|aborted|out of memory|"
+    r"no route to host|connection refused|remote process exited|non-zero|error",
+    re.IGNORECASE,
+)
+
+
+class Trouble(NamedTuple):
+    """A line that says why a run ended."""
+
+    line: int
+    text: str
+
+
+class _Part:
+    """What was read since a test began: one table, unless its rows say that they are several."""
+
+    def __init__(self, earlier: _Part | None = None) -> None:
+        self.layout: Layout | None = None
+        self.rows: list[Row] = []
+        self.zero: list[Row] = []
+        self.torn: list[int] = []
+        self.mean: Cell | None = None
+        self.bounds: tuple[int, int] | None = None
+        self.deviations = False
+        self.ended = False
+        self.op, self.op_from = ("", "")
+        self.highest, self.listed, self.first_listed, self.last_listed = -1, 0, 0, 0
+        self.hosts: set[str] = set()
+        self.devices = 0
+        self.gpus: Counter[str] = Counter()
+        self.said: tuple[int, str] | None = None
+        self.nodes: int | None = None
+        if earlier is not None:  # a header alone: the list of ranks before it still holds
+            for name in ("op", "op_from", "highest", "listed", "first_listed", "last_listed", "said", "nodes"):
+                setattr(self, name, getattr(earlier, name))
+            self.hosts, self.devices, self.gpus = earlier.hosts, earlier.devices, earlier.gpus
+
+    @property
+    def used(self) -> bool:
+        return bool(self.rows or self.zero or self.torn or self.ended)
+
+
+class Reader:
+    """Goes over the lines once and collects tables."""
+
+    def __init__(self, file: str, *, format: str = FORMAT) -> None:
+        self.file = file
+        self.format = format
+        self.part = _Part()
+        self.parts = [self.part]
+        self.pending: list[Line] = []
+        self.hint: tuple[str, str] = ("", "")
+        self.trouble: list[Trouble] = []
+        self.headers: list[int] = []
+        self.seen_ranks: list[int] = []
+        self.starts: list[int] = []
+
+    # ------------------------------------------------------------------------------------------------------- lines
+    def feed(self, line: Line) -> None:
+        """Take one line."""
+        text = line.text.replace("|", " ") if "|" in line.text else line.text
+        if line.noise:
+            self._message(line.noise)
+            if not text.strip():
+                return
+        piece = find_piece(text)
+        if piece is not None:
+            self._flush()
+            self._row(piece, line, text)
+        elif self._said(text, line):
+            pass
+        elif self.pending:
+            self._continue(text, line)
+        elif self.part.layout is not None and not self.part.ended:
+            if _STARTED.fullmatch(untagged(text)) and (line.noise or not line.ended):
+                self.pending = [line._replace(text=untagged(text))]
+            elif _TAIL.search(text):
+                self.part.torn.append(line.number)
+        elif not text.isspace():
+            self._word(text, line)
+
+    def _fresh(self, *, keep: bool = False) -> None:
+        """Begin another table where this one has something."""
+        self._flush()
+        if self.part.used:
+            self.part = _Part(self.part if keep and not self.part.ended else None)
+            self.parts.append(self.part)
+
+    def _said(self, text: str, line: Line) -> bool:
+        """Lines of the test that are no rows."""
+        if "CCL" not in text and "bus" not in text and "ank" not in text and ":" not in text and "nThread" not in text:
+            if "sing devices" not in text and "SLURM_" not in text and "_perf" not in text:
+                return False
+        found = _RANK.search(text)
+        if found:
+            self._rank(found, line)
+        elif _STARTS.search(text):
+            self._fresh()
+            self.starts.append(line.number)
+            program = _PROGRAM.search(text)
+            if program:
+                self.part.op, self.part.op_from = OPS[program[1]], f"line {line.number}"
+        elif (found := _MEAN.search(text)) is not None:
+            self._flush()
+            self.part.mean = number(found[1]) or self.part.mean
+            self.part.ended = True
+        elif (found := _BOUNDS.search(text)) is not None:
+            self._flush()
+            self.part.bounds = (int(found[1]), line.number)
+        elif (layout := read_header(text)) is not None:
+            self._fresh(keep=True)
+            self.part.layout = layout
+            self.headers.append(line.number)
+        elif "_perf" in text:
+            self._command(text, line)
+        elif (found := _TASKS.search(text)) is not None:
+            self.part.said = self.part.said or (int(found[1]), f"SLURM_NTASKS (line {line.number})")
+        else:
+            return False
+        return True
+
+    def _rank(self, found: re.Match[str], line: Line) -> None:
+        if self.part.rows or self.part.ended:
+            self._fresh()
+        part = self.part
+        part.highest = max(part.highest, int(found[1]))
+        part.listed += 1
+        part.first_listed = part.first_listed or line.number
+        part.last_listed = line.number
+        part.hosts.add(found[2])
+        part.devices = max(part.devices, int(found[3]) + 1)
+        if found[4].strip():
+            part.gpus[found[4].strip()[:80]] += 1
+        self.seen_ranks.append(line.number)
+
+    def _command(self, text: str, line: Line) -> None:
+        named = {OPS[m] for m in _PROGRAM.findall(text)}
+        if len(named) == 1 and "concluded" not in text:
+            op = named.pop()
+            if self.part.used:
+                self.hint = (op, f"line {line.number}")
+            elif not self.part.op:
+                self.part.op, self.part.op_from = op, f"{GUESSED} line {line.number}"
+                self.hint = (op, f"{GUESSED} line {line.number}")
+
+    def _word(self, text: str, line: Line) -> None:
+        """Words of other lines: an operation named in passing, or why the run ended."""
+        if _TROUBLE.search(text) and len(self.trouble) < MOST_PIECES:
+            self.trouble.append(Trouble(line.number, " ".join(text.split())[:160]))
+        if not self.part.op and len(text) < LONGEST_PIECE:
+            named = {re.sub(r"[_ -]", "", m.lower()) for m in _WORDS.findall(text)}
+            if len(named) == 1:
+                self.hint = (OPS[named.pop()], f"{GUESSED} line {line.number}")
+
+    def _message(self, noise: str) -> None:
+        """A message of NCCL: how many ranks its communicator has."""
+        if "anks" in noise:
+            found = _NRANKS.search(noise)
+            if found:
+                ranks = int(found[1])
+                if self.part.said is None or self.part.said[0] < ranks:
+                    self.part.said = (ranks, "NCCL's messages")
+                nodes = _NNODES.search(noise)
+                if nodes:
+                    self.part.nodes = int(nodes[1])
+
+    # -------------------------------------------------------------------------------------------------------- rows
+    def _row(self, piece: Piece, line: Line, text: str) -> None:
+        redop, cells = tokens(piece.rest)
+        whole = piece.rest.rstrip(" \t")
+        if not line.ended and piece.rest == whole and not line.noise and cells:
+            cells[-1] = cells[-1]._replace(value=math.nan)  # the end of the file may have cut its last digit
+        found = halves_of(piece, cells, self.part.layout, all_there=True)
+        if found is None:
+            start = line._replace(text=text[piece.start :])
+            self.pending = [start]
+            return
+        root, halves, deviations = found
+        self._keep(Row(line.number, piece.size, piece.count, piece.dtype, redop, root, halves), deviations)
+
+    def _keep(self, row: Row, deviations: bool) -> None:
+        part = self.part
+        if part.ended and part.layout is not None:  # rows after a summary, without a header of their own
+            self._fresh()
+            part = self.part
+        if not part.op and self.hint[0]:
+            part.op, part.op_from = self.hint
+        part.deviations |= deviations
+        (part.rows if row.size else part.zero).append(row)
+
+    def _continue(self, text: str, line: Line) -> None:
+        """A further piece of a broken row, or something else between its pieces."""
+        body = untagged(text)
+        if not body.strip() or len(body) > LONGEST_PIECE or _BROKEN.fullmatch(body) is None:
+            return
+        self.pending.append(line._replace(text=body))
+        if len(self.pending) > MOST_PIECES:
+            self._flush()
+            return
+        row = self._joined()
+        if row is not None:
+            self.pending = []
+            self._keep(*row)
+
+    def _joined(self) -> tuple[Row, bool] | None:
+        """The row that the pieces make: complete, and every cell from a later piece proved by size over time."""
+        texts = [line.text for line in self.pending]
+        ways = ["".join(texts)]
+        for joint in range(1, len(texts)):  # a cell may have gone under in the message that broke the row
+            if self.pending[joint - 1].noise:
+                ways.append("".join(texts[:joint]) + " N/A " + "".join(texts[joint:]))
+        for way in ways:
+            piece = find_piece(way)
+            if piece is None or piece.size == 0:
+                continue
+            redop, cells = tokens(piece.rest)
+            found = halves_of(piece, cells, self.part.layout, all_there=True)
+            if found is None or parts(Row(0, piece.size, piece.count, piece.dtype, redop, None, found[1])) == 0:
+                continue
+            root, halves, deviations = found
+            if all(_proved(piece.size, half) for half in halves):
+                line = self.pending[0].number
+                return Row(line, piece.size, piece.count, piece.dtype, redop, root, halves, rejoined=True), deviations
+        return None
+
+    def _flush(self) -> None:
+        """Give up waiting for the rest of a row: report the halves of it that are whole and agree."""
+        if not self.pending:
+            return
+        start, self.pending = self.pending[0], []
+        piece = find_piece(start.text)
+        if piece is None:
+            self.part.torn.append(start.number)
+            return
+        redop, cells = tokens(piece.rest)
+        if cells and piece.rest.rstrip(" \t") == piece.rest and piece.rest.endswith(cells[-1].text):
+            cells[-1] = NOTHING  # the cut may have gone through it
+        found = halves_of(piece, cells, self.part.layout, all_there=False)
+        halves = [_trusted(piece.size, half) for half in found[1]] if found else [NO_HALF, NO_HALF]
+        if found is None or piece.size == 0 or all(half is NO_HALF for half in halves):
+            self.part.torn.append(start.number)
+            return
+        row = Row(start.number, piece.size, piece.count, piece.dtype, redop, found[0], (halves[0], halves[1]))
+        self._keep(row, found[2])
+
+    # ------------------------------------------------------------------------------------------------------ tables
+    def finish(self) -> Read:
+        """The tables of all lines fed."""
+        self._flush()
+        tables = tuple(table for part in self.parts for table in self._tables(part))
+        return Read(self.file, self.format, tables, (), ())
+
+    def _tables(self, part: _Part) -> Iterator[Table]:
+        groups = list(_groups(part.rows)) if part.layout is None or part.highest < 0 else [part.rows]
+        for index, rows in enumerate(groups):
+            found = verify(rows)
+            if not found.rows:
+                continue
+            alone = len(groups) == 1
+            ranks, source = self._claimed(part) if alone else (None, "")
+            claims = Claims(
+                self.file,
+                self.format,
+                op=part.op,
+                op_from=part.op_from,
+                ranks=ranks,
+                ranks_from=source,
+                nodes=_nodes(part, ranks) if alone else None,
+                gpu=part.gpus.most_common(1)[0][0] if part.gpus else "",
+                printed_mean=part.mean if alone else None,
+                out_of_bounds=part.bounds[0] if part.bounds and alone else None,
+                out_of_bounds_line=part.bounds[1] if part.bounds else 0,
+                cpu_time=bool(part.layout and part.layout.cpu_time),
+                deviations=part.deviations,
+                rows_torn=len(part.torn) if index == 0 else 0,
+                zero_rows=tuple(part.zero) if index == 0 else (),
+            )
+            yield make_table(found, claims)
+
+    @staticmethod
+    def _claimed(part: _Part) -> tuple[int | None, str]:
+        if part.listed:
+            return part.highest + 1, f"the list of ranks (lines {part.first_listed}-{part.last_listed})"
+        return part.said or (None, "")
+
+
+def _proved(size: int, half: Half) -> bool:
+    """Whether a half put together from pieces is there and shown right."""
+    return bool(agree(size, half.time, half.algbw)) and proves(half.algbw)
+
+
+def _trusted(size: int, half: Half) -> Half:
+    """A half read from one unbroken stretch, if its time and speed are there and agree."""
+    return half if agree(size, half.time, half.algbw) else NO_HALF
+
+
+def _nodes(part: _Part, ranks: int | None) -> int | None:
+    """Hosts of a complete list; of an elided one, ranks over the devices of a node; else what NCCL says."""
+    if part.listed and part.listed == part.highest + 1:
+        return len(part.hosts)
+    if ranks and part.devices > 1 and ranks % part.devices == 0:
+        return ranks // part.devices
+    return part.nodes
+
+
+def _groups(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+    """Rows without a header, parted where busbw over algbw changes: runs with different numbers of ranks."""
+    groups: list[list[Row]] = []
+    low, high = 0.0, math.inf
+    for row in rows:
+        span = factor([row])
+        fine = span is not None and span.high - span.low < 0.01
+        if groups and (not fine or span is None or (span.low <= high and low <= span.high)):
+            groups[-1].append(row)
+        else:
+            groups.append([row])
+            low, high = 0.0, math.inf
+        if fine and span is not None:
+            low, high = max(low, span.low), min(high, span.high)
+    sound = len(groups) <= MOST_GROUPS and (len(groups) == 1 or all(len(g) > 1 for g in groups))
+    yield from groups if sound else [list(rows)] if rows else []
+
+
+def read(file: str, lines: Sequence[Line]) -> tuple[Read, Reader]:
+    """Read lines as nccl-tests prints them.
+
+    Args:
+        file: its name, for the tables.
+        lines: the log.
+
+    Returns:
+        What was found, and the reader that knows why there is nothing.
+    """
+    rccl = any("rccl-tests" in line.text or "RCCL" in line.text for line in lines[:2000])
+    reader = Reader(file, format="rccl-tests" if rccl else FORMAT)
+    for line in lines:
+        reader.feed(line)
+    return reader.finish(), reader
