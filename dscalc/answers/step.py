@@ -190,7 +190,7 @@ def answer(
     if mfu_convention not in NAMES:
         raise InputError(f"{mfu_convention!r} is not among {', '.join(NAMES)}", where="--mfu-convention")
     case = build_case(given)
-    inputs, notes = _inputs(given, case)
+    inputs, notes = inputs_of_step(given, case)
     held = memory_answer(given)
     found = inputs.run()
     spec, shape = case.layout.spec, case.model.shape
@@ -247,7 +247,7 @@ def _gpu_id(case: Case) -> str:
     return case.machine.gpu.id if case.machine.gpu else ""
 
 
-def _inputs(given: Mapping[str, Any], case: Case) -> tuple[Inputs, tuple[Noted, ...]]:
+def inputs_of_step(given: Mapping[str, Any], case: Case) -> tuple[Inputs, tuple[Noted, ...]]:
     gpu, spec = case.machine.gpu, case.layout.spec
     if gpu is None:
         raise InputError(

@@ -11,7 +11,7 @@ import numpy as np
 from dscalc.calibrate.fit import Fit
 from dscalc.cost.collectives import collective
 from dscalc.cost.geometry import place
-from dscalc.records import Curve, Network
+from dscalc.records import Array, Curve, Network
 from dscalc.units import MIB
 
 LEAST_BYTES = 1.0 * MIB  # smaller messages tell of latency
@@ -67,15 +67,27 @@ def tier_factors(fits: Sequence[Fit], curves: Sequence[Curve], network: Network)
     return tuple(result)
 
 
-def _factor(curve: Curve, size: float, seconds: float, network: Network) -> tuple[int, float | None]:
-    """The outermost tier that a group uses, and the factor on its share of the wire that gives its time."""
-    group = np.array([curve.group])
-    width = network.tiers[0].gpus
-    stride = np.maximum(np.where(np.isfinite(width), width, 1.0) / curve.inside, 1.0) if curve.domains > 1.0 else 1.0
-    places = [place(group, np.array([1.0]) * stride, tier.gpus) for tier in network.tiers[:-1]]
+def placed(curve: Curve, network: Network) -> tuple[Array, Array, Array, int]:
+    """Where a benchmark's group lies on tiers.
+
+    Args:
+        curve: the benchmark.
+        network: the tiers.
+
+    Returns:
+        Members, members in one domain and domains of each tier but the outermost, and the outermost tier used.
+    """
+    group, width = np.array([curve.group]), float(network.tiers[0].gpus[0])
+    apart = max(width / curve.inside, 1.0) if curve.domains > 1.0 and np.isfinite(width) else 1.0
+    places = [place(group, np.array([apart]), tier.gpus) for tier in network.tiers[:-1]]
     inside = np.stack([p.inside for p in places]) if places else group[None, :]
     domains = np.stack([p.domains for p in places]) if places else np.array([[1.0]])
-    level = max((j + 1 for j, p in enumerate(places) if p.domains[0] > 1.0), default=0)
+    return group, inside, domains, max((j + 1 for j, p in enumerate(places) if p.domains[0] > 1.0), default=0)
+
+
+def _factor(curve: Curve, size: float, seconds: float, network: Network) -> tuple[int, float | None]:
+    """The outermost tier that a group uses, and the factor on its share of the wire that gives its time."""
+    group, inside, domains, level = placed(curve, network)
 
     def took(factor: float) -> float:
         tier = network.tiers[level]
