@@ -42,6 +42,7 @@ class Table:
         rows_torn: rows of which a part was lost and that are not reported.
         rows_zero: rows of no bytes, not reported.
         checks: what the log says twice.
+        groups: groups of ``ranks`` members that ran the same call at the same time; they share the links they cross.
     """
 
     file: str
@@ -61,6 +62,7 @@ class Table:
     rows_torn: int
     rows_zero: int
     checks: tuple[Check, ...]
+    groups: int = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
