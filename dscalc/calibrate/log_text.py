@@ -108,26 +108,25 @@ def decode(data: bytes, name: str) -> str:
 
 def split_lines(text: str) -> list[Line]:
     """Lines without colours, without line ends, cut to a bounded length."""
-    text = text.replace("\r\n", "\n")
-    if "\n" not in text:
-        text = text.replace("\r", "\n")
-    parts = text.split("\n")
-    ends = len(parts) - 1  # the last part has no line end
+    parts = text.replace("\r\n", "\n").split("\n")
+    if len(parts) == 1 and "\r" in text:  # the line ends of very old machines
+        parts = text.split("\r")
+    last = len(parts) - 1  # has no line end
     found = []
     for index, part in enumerate(parts):
-        if index == ends and not part:
+        if index == last and not part:
             break
-        clean = part[:LIMIT_LINE]
-        if "\x1b" in clean:
-            clean = _ESCAPE.sub("", clean)
-        if "\r" in clean:
-            clean = clean.replace("\r", " ")
-        noise = ""
-        if "CCL " in clean:
-            message = _NOISE.search(clean)
-            if message:
-                clean, noise = clean[: message.start()], clean[message.start() :]
-        found.append(Line(index + 1, clean, noise, index < ends and len(part) <= LIMIT_LINE))
+        # a progress display writes over its line: several texts, one number
+        for shown in part.split("\r") if "\r" in part else (part,):
+            clean = shown[:LIMIT_LINE]
+            if "\x1b" in clean:
+                clean = _ESCAPE.sub("", clean)
+            noise = ""
+            if "CCL " in clean:
+                message = _NOISE.search(clean)
+                if message:
+                    clean, noise = clean[: message.start()], clean[message.start() :]
+            found.append(Line(index + 1, clean, noise, index < last and len(shown) <= LIMIT_LINE))
     return found
 
 
