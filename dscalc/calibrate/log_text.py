@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from functools import cached_property
 from typing import NamedTuple
 
 from dscalc.errors import InputError
@@ -26,7 +27,12 @@ _MAGIC = (
     (b"\x7fELF", "a program, not the log that it wrote"),
     (b"SQLite format 3", "a database (a profiler's report?), not a log"),
 )
-_MARKS = ((b"\xff\xfe\x00\x00", "utf-32"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"), (b"\xef\xbb\xbf", "utf-8-sig"))
+_MARKS = (
+    (b"\xff\xfe\x00\x00", "utf-32"),
+    (b"\xff\xfe", "utf-16"),
+    (b"\xfe\xff", "utf-16"),
+    (b"\xef\xbb\xbf", "utf-8-sig"),
+)
 
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")
 _NOISE = re.compile(  # a line of NCCL or RCCL that begins anywhere
@@ -54,14 +60,28 @@ class Line(NamedTuple):
     ended: bool  # a line end was written
 
 
-def read_lines(path: str | os.PathLike[str]) -> list[Line]:
-    """The lines of a text file of any encoding.
+class Log:
+    """A file that was read: its name, its bytes, its text; its lines when asked for."""
+
+    def __init__(self, name: str, data: bytes) -> None:
+        self.name = name
+        self.data = data
+        self.text = decode(data, name)
+
+    @cached_property
+    def lines(self) -> list[Line]:
+        """Every line, in order."""
+        return split_lines(self.text)
+
+
+def load(path: str | os.PathLike[str]) -> Log:
+    """A text file of any encoding.
 
     Args:
         path: the file.
 
     Returns:
-        Every line, in order.
+        What it holds.
 
     Raises:
         InputError: no such file, too large, or no text.
@@ -71,7 +91,7 @@ def read_lines(path: str | os.PathLike[str]) -> list[Line]:
         data = read_bounded(path, LIMIT_BYTES)
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror or error})", where=name) from None
-    return split_lines(decode(data, name))
+    return Log(name, data)
 
 
 def decode(data: bytes, name: str) -> str:

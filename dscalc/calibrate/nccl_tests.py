@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from dscalc.calibrate.log_text import Line, untagged
+from dscalc.calibrate.log_text import Line, Log, untagged
 from dscalc.calibrate.measurements import Read, Table
 from dscalc.calibrate.nccl_rows import (
+    ELEMENT_BYTES,
     NO_HALF,
     NOTHING,
     Cell,
@@ -26,7 +27,7 @@ from dscalc.calibrate.nccl_rows import (
     read_header,
     tokens,
 )
-from dscalc.calibrate.table_checks import GUESSED, Claims, factor, make_table, parts, verify
+from dscalc.calibrate.table_checks import GUESSED, NOTHING_STATED, Claims, Stated, factor, make_table, parts, verify
 
 FORMAT = "nccl-tests"
 OPS = {
@@ -37,6 +38,7 @@ OPS = {
 }  # fmt: skip
 LONGEST_PIECE = 300  # characters of a row that was broken
 MOST_PIECES = 12
+SHORT = 60  # characters of a title between runs
 MOST_GROUPS = 64  # tables that one headerless list is parted into
 
 _PROGRAM = re.compile(r"\b(" + "|".join(sorted(OPS, key=len, reverse=True)) + r")_perf(?:_mpi)?\b")
@@ -46,16 +48,25 @@ _WORDS = re.compile(
     re.IGNORECASE,
 )
 _RANK = re.compile(r"Rank\s+(\d+)\s+(?:Group\s+\d+\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+(\d+)\s+\[[^\]]*\]\s*(.*)")
-_STARTS = re.compile(r"nThread\s+\d+\s+nGpus\s+\d+|Collective test starting|Using devices|(?:nccl|rccl)-tests[: ]+version", re.I)
+_STARTS = re.compile(
+    r"nThread\s+\d+\s+nGpus\s+\d+|Collective test starting|Using devices|(?:nccl|rccl)-tests[: ]+version", re.I
+)
 _MEAN = re.compile(r"Avg bus bandwidth\s*:\s*([^\s`]+)")
 _BOUNDS = re.compile(r"Out of bounds values\s*:\s*(\d+)")
 _NRANKS = re.compile(r"\bnranks (\d+)\b", re.IGNORECASE)
 _NNODES = re.compile(r"\bnRanks \d+ nNodes (\d+)\b")
 _TASKS = re.compile(r"\bSLURM_(?:NTASKS|NPROCS)=(\d+)\b")
-_TAIL = re.compile(r"(\d[\d.e+]*)\s+(\d+\.\d+)\s+(\d+\.\d+)\s+(\S+)\s+(\d[\d.e+]*)\s+(\d+\.\d+)\s+(\d+\.\d+)\s+(\S+)\s*$")
+_TAIL = re.compile(
+    r"(\d[\d.e+]*)\s+(\d+\.\d+)\s+(\d+\.\d+)\s+(\S+)\s+(\d[\d.e+]*)\s+(\d+\.\d+)\s+(\d+\.\d+)\s+(\S+)\s*$"
+)
 _BROKEN = re.compile(r"[\d.eE+/NA \t-]+|\s*[A-Za-z]{1,8}[\d.eE+/NA \t-]*")
 _STARTED = re.compile(r"\s*\d{1,15}(?:\s+(?:\d{1,15}(?:\s+\w{0,10})?)?)?")
-_TROUBLE = re.compile(
+_SIGN = re.compile(
+    r"nThread\s+\d+\s+nGpus|redop|Avg bus bandwidth|Collective test starting|"
+    r"\d\s+\d{1,15}\s+(?:" + "|".join(ELEMENT_BYTES) + r")\s"
+)
+_COUNTED = re.compile(r"\b(\d{1,5})[ -]nodes?\b", re.IGNORECASE)
+TROUBLE = re.compile(
     r"test failure|nccl failure|cuda failure|unhandled|segmentation|killed|cancelled|aborted|out of memory|"
     r"no route to host|connection refused|remote process exited|non-zero|error",
     re.IGNORECASE,
@@ -88,6 +99,7 @@ class _Part:
         self.gpus: Counter[str] = Counter()
         self.said: tuple[int, str] | None = None
         self.nodes: int | None = None
+        self.counted: list[tuple[int, int]] = []  # lines that name a number of nodes
         if earlier is not None:  # a header alone: the list of ranks before it still holds
             for name in ("op", "op_from", "highest", "listed", "first_listed", "last_listed", "said", "nodes"):
                 setattr(self, name, getattr(earlier, name))
@@ -101,8 +113,9 @@ class _Part:
 class Reader:
     """Goes over the lines once and collects tables."""
 
-    def __init__(self, file: str, *, format: str = FORMAT) -> None:
+    def __init__(self, file: str, *, format: str = FORMAT, stated: Stated = NOTHING_STATED) -> None:
         self.file = file
+        self.stated = stated
         self.format = format
         self.part = _Part()
         self.parts = [self.part]
@@ -129,12 +142,14 @@ class Reader:
             pass
         elif self.pending:
             self._continue(text, line)
-        elif self.part.layout is not None and not self.part.ended:
+        elif self.part.layout is not None and not self.part.ended and text.strip():
             if _STARTED.fullmatch(untagged(text)) and (line.noise or not line.ended):
                 self.pending = [line._replace(text=untagged(text))]
             elif _TAIL.search(text):
                 self.part.torn.append(line.number)
-        elif not text.isspace():
+            else:
+                self._word(text, line)
+        elif text.strip():
             self._word(text, line)
 
     def _fresh(self, *, keep: bool = False) -> None:
@@ -203,8 +218,11 @@ class Reader:
 
     def _word(self, text: str, line: Line) -> None:
         """Words of other lines: an operation named in passing, or why the run ended."""
-        if _TROUBLE.search(text) and len(self.trouble) < MOST_PIECES:
+        if TROUBLE.search(text) and len(self.trouble) < MOST_PIECES:
             self.trouble.append(Trouble(line.number, " ".join(text.split())[:160]))
+        counted = _COUNTED.search(text) if len(text) < SHORT else None
+        if counted:
+            self.part.counted.append((line.number, int(counted[1])))
         if not self.part.op and len(text) < LONGEST_PIECE:
             named = {re.sub(r"[_ -]", "", m.lower()) for m in _WORDS.findall(text)}
             if len(named) == 1:
@@ -302,6 +320,28 @@ class Reader:
         self._keep(row, found[2])
 
     # ------------------------------------------------------------------------------------------------------ tables
+    def why_nothing(self) -> str:
+        """Why there is no table, with the lines that say so."""
+        dropped = [row.line for part in self.parts for row in part.rows]
+        torn = [line for part in self.parts for line in part.torn]
+        zero = [row.line for part in self.parts for row in part.zero]
+        if dropped:
+            return f"size / time is not the printed speed in any of {len(dropped)} rows (first: line {dropped[0]})"
+        if torn:
+            words = f"every row is torn (first: line {torn[0]})"
+        elif zero:
+            words = f"every row moves 0 bytes (first: line {zero[0]})"
+        elif self.headers:
+            words = f"the header is on line {self.headers[-1]}, and no row follows"
+        elif self.seen_ranks:
+            words = f"the list of ranks ends on line {self.seen_ranks[-1]}, and no table follows"
+        elif self.starts:
+            words = f"a test starts on line {self.starts[-1]}, and no table follows"
+        else:
+            words = "there is no table"
+        cause = self.trouble[0] if self.trouble else None
+        return f"{words}; line {cause.line} says {cause.text!r}" if cause else words
+
     def finish(self) -> Read:
         """The tables of all lines fed."""
         self._flush()
@@ -323,7 +363,7 @@ class Reader:
                 op_from=part.op_from,
                 ranks=ranks,
                 ranks_from=source,
-                nodes=_nodes(part, ranks) if alone else None,
+                nodes=_nodes(part, ranks) if alone else _counted(part, rows[0].line),
                 gpu=part.gpus.most_common(1)[0][0] if part.gpus else "",
                 printed_mean=part.mean if alone else None,
                 out_of_bounds=part.bounds[0] if part.bounds and alone else None,
@@ -333,7 +373,7 @@ class Reader:
                 rows_torn=len(part.torn) if index == 0 else 0,
                 zero_rows=tuple(part.zero) if index == 0 else (),
             )
-            yield make_table(found, claims)
+            yield make_table(found, claims, self.stated)
 
     @staticmethod
     def _claimed(part: _Part) -> tuple[int | None, str]:
@@ -361,6 +401,12 @@ def _nodes(part: _Part, ranks: int | None) -> int | None:
     return part.nodes
 
 
+def _counted(part: _Part, line: int) -> int | None:
+    """Nodes as the last title before a line names them."""
+    before = [nodes for at, nodes in part.counted if at < line]
+    return before[-1] if before else None
+
+
 def _groups(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
     """Rows without a header, parted where busbw over algbw changes: runs with different numbers of ranks."""
     groups: list[list[Row]] = []
@@ -379,18 +425,22 @@ def _groups(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
     yield from groups if sound else [list(rows)] if rows else []
 
 
-def read(file: str, lines: Sequence[Line]) -> tuple[Read, Reader]:
-    """Read lines as nccl-tests prints them.
+def sniff(text: str) -> bool:
+    """Whether a text has a row, a header or the first lines of such a test."""
+    return _SIGN.search(text) is not None
+
+
+def reader_of(log: Log, stated: Stated = NOTHING_STATED) -> Reader:
+    """A reader that has read a log as nccl-tests prints it, and knows why there is nothing where there is nothing.
 
     Args:
-        file: its name, for the tables.
-        lines: the log.
+        log: the file.
+        stated: what the user says of it.
 
     Returns:
-        What was found, and the reader that knows why there is nothing.
+        The reader.
     """
-    rccl = any("rccl-tests" in line.text or "RCCL" in line.text for line in lines[:2000])
-    reader = Reader(file, format="rccl-tests" if rccl else FORMAT)
-    for line in lines:
+    reader = Reader(log.name, format="rccl-tests" if "rccl-tests" in log.text else FORMAT, stated=stated)
+    for line in log.lines:
         reader.feed(line)
-    return reader.finish(), reader
+    return reader
