@@ -16,7 +16,7 @@ from dscalc.units import TERA
 
 DTYPES = {
     "bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float8_e4m3fn": "fp8",
-    "float8_e4m3fnuz": "fp8", "float8_e5m2": "fp8", "tf32": "tf32", "mxfp8": "mxfp8", "mxfp4": "mxfp4", "nvfp4": "nvfp4",
+    "float8_e4m3fnuz": "fp8", "float8_e5m2": "fp8", "tf32": "tf32",
 }  # fmt: skip
 MAX_SIDE = 10**9  # rows or columns of a matrix
 SAME = 0.02  # by which a printed time may miss the one of the printed rate, over its rounding

@@ -1,4 +1,4 @@
-"""Text of a log as programs really write it: any encoding, line ends, colours, tags of launchers, other lines inside."""
+"""Text of a log as it really is: any encoding, line ends, colours, tags of launchers, other lines inside."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ _MARKS = (
 
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")
 _NOISE = re.compile(  # a line of NCCL or RCCL that begins anywhere
-    r"(?:\[\d{4}-\d\d-\d\d[ T][\d:.,]+\] ?)?[A-Za-z][\w.-]{0,80}:\d+:\d+ (?:\[\w+\] )?[NR]CCL (?:INFO|WARN|TRACE|ERROR|ABORT|CALL)\b"
+    r"(?:\[\d{4}-\d\d-\d\d[ T][\d:.,]+\] ?)?[A-Za-z][\w.-]{0,80}:\d+:\d+ (?:\[\w+\] )?"
+    r"[NR]CCL (?:INFO|WARN|TRACE|ERROR|ABORT|CALL)\b"
 )
 _TAG = re.compile(
     r"\s*(?:"

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 from dscalc.calibrate.log_text import Log
 from dscalc.calibrate.measurements import Read, Table
-from dscalc.calibrate.nccl_rows import NO_HALF, NOTHING, Cell, Half, Row, number
-from dscalc.calibrate.nccl_tests import OPS
+from dscalc.calibrate.nccl_rows import NO_HALF, NOTHING, OPS, Cell, Half, Row, number
 from dscalc.calibrate.table_checks import NOTHING_STATED, Claims, Stated, make_table, verify
 from dscalc.errors import InputError
 from dscalc.specs.bounded_file import fault
@@ -172,7 +171,8 @@ def _objects(log: Log) -> tuple[list[dict[str, Any]], bool]:
     else:
         items = top if isinstance(top, list) else [top]
         return [o for o in items if isinstance(o, dict)], True
-    found, at, failed = [], 0, 0
+    found: list[dict[str, Any]] = []
+    at, failed = 0, 0
     while (at := text.find("{", at)) >= 0 and len(found) < MAX_RECORDS and failed < MAX_DEPTH:
         try:
             item, at = decoder.raw_decode(text, at)
@@ -234,7 +234,9 @@ class _Gathered:
         self.zero: list[Row] = []
         self.torn = 0
         self.cpu = False
-        self.op, self.ranks, self.ranks_from, self.nodes, self.gpu = "", None, "", None, ""
+        self.op, self.ranks_from, self.gpu = "", "", ""
+        self.ranks: int | None = None
+        self.nodes: int | None = None
         self.mean: Cell | None = None
         self.bounds: int | None = None
 
@@ -243,7 +245,7 @@ class _Gathered:
         args = found.get("args")
         if isinstance(args, list) and args:
             self.op = _op(str(args[0]).rpartition("/")[2])
-        config = found.get("config") if isinstance(found.get("config"), dict) else {}
+        config: Mapping[str, Any] = found["config"] if isinstance(found.get("config"), dict) else {}
         devices = [d for d in found.get("devices") or config.get("devices") or () if isinstance(d, dict)]
         each = (_count(config.get("ngpus")) or 1) * (_count(config.get("nthreads")) or 1)
         if devices:  # one for each process

@@ -101,7 +101,7 @@ def _factor(size: int, half: Half) -> Span | None:
 
 def parts(row: Row) -> int:
     """How many times its count fits into a row's size: 1, or the ranks where every rank has a part; 0 if unknown."""
-    each = row.count * ELEMENT_BYTES.get(row.dtype, 0)
+    each = row.elements * ELEMENT_BYTES.get(row.dtype, 0)
     return row.size // each if each and row.size % each == 0 else 0
 
 

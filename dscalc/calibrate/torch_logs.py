@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dscalc.calibrate.log_text import Log
 from dscalc.calibrate.measurements import Read, Table
 from dscalc.calibrate.nccl_rows import NO_HALF, NOTHING, Cell, Half, Row, number
-from dscalc.calibrate.table_checks import NOTHING_STATED, Claims, Stated, bus_factor, make_table, verify
+from dscalc.calibrate.table_checks import NOTHING_STATED, Claims, Stated, make_table, verify
 from dscalc.units import BITS_PER_BYTE, GIGA, KIB, MB, MICRO, MILLI
 
 BINARY = {"": 1, "K": KIB, "M": KIB**2, "G": KIB**3, "T": KIB**4}
