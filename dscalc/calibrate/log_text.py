@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from functools import cached_property
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from dscalc.units import MIB
 
 LIMIT_BYTES = 256 * MIB  # of one file
 LIMIT_LINE = 20_000  # characters of a line that are looked at
+STANDARD_INPUT = "standard input"
 SNIFF_BYTES = 4096
 NUL_SHARE = 0.25  # of the first bytes: beyond this the text is in two bytes a letter, or no text at all
 
@@ -79,7 +81,7 @@ def load(path: str | os.PathLike[str]) -> Log:
     """A text file of any encoding.
 
     Args:
-        path: the file.
+        path: the file; ``-`` is the standard input.
 
     Returns:
         What it holds.
@@ -88,6 +90,11 @@ def load(path: str | os.PathLike[str]) -> Log:
         InputError: no such file, too large, or no text.
     """
     name = os.fspath(path)
+    if name == "-":
+        data = sys.stdin.buffer.read(LIMIT_BYTES + 1)
+        if len(data) > LIMIT_BYTES:
+            raise InputError(f"is too large: at most {LIMIT_BYTES:,} bytes are read", where=STANDARD_INPUT)
+        return Log(STANDARD_INPUT, data)
     try:
         data = read_bounded(path, LIMIT_BYTES)
     except OSError as error:

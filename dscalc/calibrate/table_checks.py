@@ -358,7 +358,11 @@ def _mean(mean: float, cells: Sequence[Cell], printed: Cell, lost: int) -> Check
     ok = abs(mean - printed.value) <= rounding
     detail = f"printed average {printed.text} GB/s, mean of {len(cells)} cells {mean:.6g}"
     if not ok:
-        detail += f"; {lost} rows are torn" if lost else "; rows are missing, or it is of other rows"
+        detail += (
+            f"; {lost} {'rows are' if lost > 1 else 'row is'} torn"
+            if lost
+            else "; rows are missing, or it is of other rows"
+        )
     return Check("average", ok=ok, detail=detail)
 
 
@@ -371,6 +375,8 @@ def _wrong(rows: Sequence[Row], claims: Claims) -> list[Check]:
         return []
     if not said and not bad:
         return [Check("out_of_bounds", ok=True, detail="no result was wrong")]
-    words = f"{said} values out of bounds (line {claims.out_of_bounds_line})" if said else "wrong results"
+    values = "value" if said == 1 else "values"
+    line = f" (line {claims.out_of_bounds_line})" if claims.out_of_bounds_line else ""
+    words = f"{said} {values} out of bounds{line}" if said else "wrong results"
     where = f"; wrong cells in {_named(bad)}" if bad else ""
     return [Check("out_of_bounds", ok=False, detail=f"{words}{where}: the speed of a wrong result")]
