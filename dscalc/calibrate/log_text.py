@@ -1,9 +1,11 @@
-"""Text of a log as programs really write it: any encoding, line ends, colours, tags of launchers, other lines inside."""
+"""Text of a log as it really is: any encoding, line ends, colours, tags of launchers, other lines inside."""
 
 from __future__ import annotations
 
 import os
 import re
+import sys
+from functools import cached_property
 from typing import NamedTuple
 
 from dscalc.errors import InputError
@@ -12,6 +14,7 @@ from dscalc.units import MIB
 
 LIMIT_BYTES = 256 * MIB  # of one file
 LIMIT_LINE = 20_000  # characters of a line that are looked at
+STANDARD_INPUT = "standard input"
 SNIFF_BYTES = 4096
 NUL_SHARE = 0.25  # of the first bytes: beyond this the text is in two bytes a letter, or no text at all
 
@@ -26,11 +29,17 @@ _MAGIC = (
     (b"\x7fELF", "a program, not the log that it wrote"),
     (b"SQLite format 3", "a database (a profiler's report?), not a log"),
 )
-_MARKS = ((b"\xff\xfe\x00\x00", "utf-32"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"), (b"\xef\xbb\xbf", "utf-8-sig"))
+_MARKS = (
+    (b"\xff\xfe\x00\x00", "utf-32"),
+    (b"\xff\xfe", "utf-16"),
+    (b"\xfe\xff", "utf-16"),
+    (b"\xef\xbb\xbf", "utf-8-sig"),
+)
 
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")
 _NOISE = re.compile(  # a line of NCCL or RCCL that begins anywhere
-    r"(?:\[\d{4}-\d\d-\d\d[ T][\d:.,]+\] ?)?[A-Za-z][\w.-]{0,80}:\d+:\d+ (?:\[\w+\] )?[NR]CCL (?:INFO|WARN|TRACE|ERROR|ABORT|CALL)\b"
+    r"(?:\[\d{4}-\d\d-\d\d[ T][\d:.,]+\] ?)?[A-Za-z][\w.-]{0,80}:\d+:\d+ (?:\[\w+\] )?"
+    r"[NR]CCL (?:INFO|WARN|TRACE|ERROR|ABORT|CALL)\b"
 )
 _TAG = re.compile(
     r"\s*(?:"
@@ -54,24 +63,43 @@ class Line(NamedTuple):
     ended: bool  # a line end was written
 
 
-def read_lines(path: str | os.PathLike[str]) -> list[Line]:
-    """The lines of a text file of any encoding.
+class Log:
+    """A file that was read: its name, its bytes, its text; its lines when asked for."""
+
+    def __init__(self, name: str, data: bytes) -> None:
+        self.name = name
+        self.data = data
+        self.text = decode(data, name)
+
+    @cached_property
+    def lines(self) -> list[Line]:
+        """Every line, in order."""
+        return split_lines(self.text)
+
+
+def load(path: str | os.PathLike[str]) -> Log:
+    """A text file of any encoding.
 
     Args:
-        path: the file.
+        path: the file; ``-`` is the standard input.
 
     Returns:
-        Every line, in order.
+        What it holds.
 
     Raises:
         InputError: no such file, too large, or no text.
     """
     name = os.fspath(path)
+    if name == "-":
+        data = sys.stdin.buffer.read(LIMIT_BYTES + 1)
+        if len(data) > LIMIT_BYTES:
+            raise InputError(f"is too large: at most {LIMIT_BYTES:,} bytes are read", where=STANDARD_INPUT)
+        return Log(STANDARD_INPUT, data)
     try:
         data = read_bounded(path, LIMIT_BYTES)
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror or error})", where=name) from None
-    return split_lines(decode(data, name))
+    return Log(name, data)
 
 
 def decode(data: bytes, name: str) -> str:
@@ -108,26 +136,25 @@ def decode(data: bytes, name: str) -> str:
 
 def split_lines(text: str) -> list[Line]:
     """Lines without colours, without line ends, cut to a bounded length."""
-    text = text.replace("\r\n", "\n")
-    if "\n" not in text:
-        text = text.replace("\r", "\n")
-    parts = text.split("\n")
-    ends = len(parts) - 1  # the last part has no line end
+    parts = text.replace("\r\n", "\n").split("\n")
+    if len(parts) == 1 and "\r" in text:  # the line ends of very old machines
+        parts = text.split("\r")
+    last = len(parts) - 1  # has no line end
     found = []
     for index, part in enumerate(parts):
-        if index == ends and not part:
+        if index == last and not part:
             break
-        clean = part[:LIMIT_LINE]
-        if "\x1b" in clean:
-            clean = _ESCAPE.sub("", clean)
-        if "\r" in clean:
-            clean = clean.replace("\r", " ")
-        noise = ""
-        if "CCL " in clean:
-            message = _NOISE.search(clean)
-            if message:
-                clean, noise = clean[: message.start()], clean[message.start() :]
-        found.append(Line(index + 1, clean, noise, index < ends and len(part) <= LIMIT_LINE))
+        # a progress display writes over its line: several texts, one number
+        for shown in part.split("\r") if "\r" in part else (part,):
+            clean = shown[:LIMIT_LINE]
+            if "\x1b" in clean:
+                clean = _ESCAPE.sub("", clean)
+            noise = ""
+            if "CCL " in clean:
+                message = _NOISE.search(clean)
+                if message:
+                    clean, noise = clean[: message.start()], clean[message.start() :]
+            found.append(Line(index + 1, clean, noise, index < last and len(shown) <= LIMIT_LINE))
     return found
 
 

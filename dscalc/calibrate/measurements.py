@@ -43,6 +43,7 @@ class Table:
         rows_torn: rows of which a part was lost and that are not reported.
         rows_zero: rows of no bytes, not reported.
         checks: what the log says twice.
+        groups: groups of ``ranks`` members that ran the same call at the same time; they share the links they cross.
         mean_busbw_bytes_per_s: mean of all cells, rows of no bytes included, as the tools print it [bytes/s].
         printed_mean_busbw_bytes_per_s: as the log prints it; NaN where it does not [bytes/s].
     """
@@ -64,6 +65,7 @@ class Table:
     rows_torn: int
     rows_zero: int
     checks: tuple[Check, ...]
+    groups: int = 1
     mean_busbw_bytes_per_s: float = math.nan
     printed_mean_busbw_bytes_per_s: float = math.nan
 

@@ -15,6 +15,12 @@ ELEMENT_BYTES = {
     "bfloat16": 2, "bf16": 2, "fp8_e4m3": 1, "fp8_e5m2": 1, "f8e4m3": 1, "f8e5m2": 1,
     "float8_e4m3": 1, "float8_e5m2": 1, "fp8": 1, "bool": 1,
 }  # fmt: skip
+OPS = {
+    "all_reduce": "all_reduce", "allreduce": "all_reduce", "all_gather": "all_gather", "allgather": "all_gather",
+    "reduce_scatter": "reduce_scatter", "reducescatter": "reduce_scatter", "alltoall": "all_to_all",
+    "all_to_all": "all_to_all", "broadcast": "broadcast", "reduce": "reduce", "gather": "gather", "scatter": "scatter",
+    "sendrecv": "send_recv", "send_recv": "send_recv", "hypercube": "hypercube",
+}  # fmt: skip
 USUAL_HALF = ("time", "algbw", "busbw", "wrong")
 STATED = frozenset(USUAL_HALF)
 MAX_DIGITS = 15
@@ -59,7 +65,7 @@ class Row(NamedTuple):
 
     line: int
     size: int
-    count: int
+    elements: int
     dtype: str
     redop: str
     root: int | None
@@ -72,7 +78,7 @@ class Piece(NamedTuple):
 
     start: int
     size: int
-    count: int
+    elements: int
     dtype: str
     rest: str  # after the type
 
@@ -174,7 +180,7 @@ def agree(size: int, time: Cell, algbw: Cell) -> bool | None:
     fast = size / max(time.value - time.half, 1e-9) / (GIGA * MICRO)
     slow = size / max(time.value + time.half, 1e-9) / (GIGA * MICRO)
     slack = 1e-9 + 2e-4 * abs(algbw.value)  # a speed computed from a time of single precision
-    return slow - algbw.half - slack <= algbw.value <= fast + algbw.half + slack
+    return bool(slow - algbw.half - slack <= algbw.value <= fast + algbw.half + slack)
 
 
 def proves(algbw: Cell) -> bool:

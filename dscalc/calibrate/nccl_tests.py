@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from dscalc.calibrate.log_text import Line, untagged
-from dscalc.calibrate.measurements import Read, Table
+from dscalc.calibrate.log_text import Line, Log, untagged
+from dscalc.calibrate.measurements import Read
+from dscalc.calibrate.nccl_part import Part, tables_of
 from dscalc.calibrate.nccl_rows import (
+    ELEMENT_BYTES,
     NO_HALF,
     NOTHING,
-    Cell,
+    OPS,
     Half,
-    Layout,
     Piece,
     Row,
     agree,
@@ -26,18 +25,12 @@ from dscalc.calibrate.nccl_rows import (
     read_header,
     tokens,
 )
-from dscalc.calibrate.table_checks import GUESSED, Claims, factor, make_table, parts, verify
+from dscalc.calibrate.table_checks import GUESSED, NOTHING_STATED, Stated, parts
 
 FORMAT = "nccl-tests"
-OPS = {
-    "all_reduce": "all_reduce", "allreduce": "all_reduce", "all_gather": "all_gather", "allgather": "all_gather",
-    "reduce_scatter": "reduce_scatter", "reducescatter": "reduce_scatter", "alltoall": "all_to_all",
-    "all_to_all": "all_to_all", "broadcast": "broadcast", "reduce": "reduce", "gather": "gather", "scatter": "scatter",
-    "sendrecv": "send_recv", "send_recv": "send_recv", "hypercube": "hypercube",
-}  # fmt: skip
 LONGEST_PIECE = 300  # characters of a row that was broken
 MOST_PIECES = 12
-MOST_GROUPS = 64  # tables that one headerless list is parted into
+SHORT = 60  # characters of a title between runs
 
 _PROGRAM = re.compile(r"\b(" + "|".join(sorted(OPS, key=len, reverse=True)) + r")_perf(?:_mpi)?\b")
 _WORDS = re.compile(
@@ -46,16 +39,25 @@ _WORDS = re.compile(
     re.IGNORECASE,
 )
 _RANK = re.compile(r"Rank\s+(\d+)\s+(?:Group\s+\d+\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+(\d+)\s+\[[^\]]*\]\s*(.*)")
-_STARTS = re.compile(r"nThread\s+\d+\s+nGpus\s+\d+|Collective test starting|Using devices|(?:nccl|rccl)-tests[: ]+version", re.I)
+_STARTS = re.compile(
+    r"nThread\s+\d+\s+nGpus\s+\d+|Collective test starting|Using devices|(?:nccl|rccl)-tests[: ]+version",
+    re.IGNORECASE,
+)
 _MEAN = re.compile(r"Avg bus bandwidth\s*:\s*([^\s`]+)")
 _BOUNDS = re.compile(r"Out of bounds values\s*:\s*(\d+)")
 _NRANKS = re.compile(r"\bnranks (\d+)\b", re.IGNORECASE)
 _NNODES = re.compile(r"\bnRanks \d+ nNodes (\d+)\b")
 _TASKS = re.compile(r"\bSLURM_(?:NTASKS|NPROCS)=(\d+)\b")
-_TAIL = re.compile(r"(\d[\d.e+]*)\s+(\d+\.\d+)\s+(\d+\.\d+)\s+(\S+)\s+(\d[\d.e+]*)\s+(\d+\.\d+)\s+(\d+\.\d+)\s+(\S+)\s*$")
+_TAIL = re.compile(r"(?:(?<!\S)\d[\d.e+]*\s+\d+\.\d+\s+\d+\.\d+\s+\S+(?:\s+|$)){2}$")
 _BROKEN = re.compile(r"[\d.eE+/NA \t-]+|\s*[A-Za-z]{1,8}[\d.eE+/NA \t-]*")
 _STARTED = re.compile(r"\s*\d{1,15}(?:\s+(?:\d{1,15}(?:\s+\w{0,10})?)?)?")
-_TROUBLE = re.compile(
+_SIGN = re.compile(
+    r"nThread\s+\d+\s+nGpus|redop|Avg bus bandwidth|Collective test starting|"
+    r"\d\s+\d{1,15}\s+(?:" + "|".join(ELEMENT_BYTES) + r")\s"
+)
+_COUNTED = re.compile(r"\b(\d{1,5})[ -]nodes?\b", re.IGNORECASE)
+_SAID = re.compile(r"nThread|bus|[Rr]ank|_perf|-tests|sing devices|bounds|SLURM_|Collective test")
+TROUBLE = re.compile(
     r"test failure|nccl failure|cuda failure|unhandled|segmentation|killed|cancelled|aborted|out of memory|"
     r"no route to host|connection refused|remote process exited|non-zero|error",
     re.IGNORECASE,
@@ -69,42 +71,14 @@ class Trouble(NamedTuple):
     text: str
 
 
-class _Part:
-    """What was read since a test began: one table, unless its rows say that they are several."""
-
-    def __init__(self, earlier: _Part | None = None) -> None:
-        self.layout: Layout | None = None
-        self.rows: list[Row] = []
-        self.zero: list[Row] = []
-        self.torn: list[int] = []
-        self.mean: Cell | None = None
-        self.bounds: tuple[int, int] | None = None
-        self.deviations = False
-        self.ended = False
-        self.op, self.op_from = ("", "")
-        self.highest, self.listed, self.first_listed, self.last_listed = -1, 0, 0, 0
-        self.hosts: set[str] = set()
-        self.devices = 0
-        self.gpus: Counter[str] = Counter()
-        self.said: tuple[int, str] | None = None
-        self.nodes: int | None = None
-        if earlier is not None:  # a header alone: the list of ranks before it still holds
-            for name in ("op", "op_from", "highest", "listed", "first_listed", "last_listed", "said", "nodes"):
-                setattr(self, name, getattr(earlier, name))
-            self.hosts, self.devices, self.gpus = earlier.hosts, earlier.devices, earlier.gpus
-
-    @property
-    def used(self) -> bool:
-        return bool(self.rows or self.zero or self.torn or self.ended)
-
-
 class Reader:
     """Goes over the lines once and collects tables."""
 
-    def __init__(self, file: str, *, format: str = FORMAT) -> None:
+    def __init__(self, file: str, *, format: str = FORMAT, stated: Stated = NOTHING_STATED) -> None:
         self.file = file
+        self.stated = stated
         self.format = format
-        self.part = _Part()
+        self.part = Part()
         self.parts = [self.part]
         self.pending: list[Line] = []
         self.hint: tuple[str, str] = ("", "")
@@ -129,26 +103,27 @@ class Reader:
             pass
         elif self.pending:
             self._continue(text, line)
-        elif self.part.layout is not None and not self.part.ended:
+        elif self.part.layout is not None and not self.part.ended and text.strip():
             if _STARTED.fullmatch(untagged(text)) and (line.noise or not line.ended):
                 self.pending = [line._replace(text=untagged(text))]
             elif _TAIL.search(text):
                 self.part.torn.append(line.number)
-        elif not text.isspace():
+            else:
+                self._word(text, line)
+        elif text.strip():
             self._word(text, line)
 
     def _fresh(self, *, keep: bool = False) -> None:
         """Begin another table where this one has something."""
         self._flush()
         if self.part.used:
-            self.part = _Part(self.part if keep and not self.part.ended else None)
+            self.part = Part(self.part if keep and not self.part.ended else None)
             self.parts.append(self.part)
 
     def _said(self, text: str, line: Line) -> bool:
         """Lines of the test that are no rows."""
-        if "CCL" not in text and "bus" not in text and "ank" not in text and ":" not in text and "nThread" not in text:
-            if "sing devices" not in text and "SLURM_" not in text and "_perf" not in text:
-                return False
+        if _SAID.search(text) is None:
+            return False
         found = _RANK.search(text)
         if found:
             self._rank(found, line)
@@ -203,8 +178,11 @@ class Reader:
 
     def _word(self, text: str, line: Line) -> None:
         """Words of other lines: an operation named in passing, or why the run ended."""
-        if _TROUBLE.search(text) and len(self.trouble) < MOST_PIECES:
+        if TROUBLE.search(text) and len(self.trouble) < MOST_PIECES:
             self.trouble.append(Trouble(line.number, " ".join(text.split())[:160]))
+        counted = _COUNTED.search(text) if len(text) < SHORT else None
+        if counted:
+            self.part.counted.append((line.number, int(counted[1])))
         if not self.part.op and len(text) < LONGEST_PIECE:
             named = {re.sub(r"[_ -]", "", m.lower()) for m in _WORDS.findall(text)}
             if len(named) == 1:
@@ -234,7 +212,7 @@ class Reader:
             self.pending = [start]
             return
         root, halves, deviations = found
-        self._keep(Row(line.number, piece.size, piece.count, piece.dtype, redop, root, halves), deviations)
+        self._keep(Row(line.number, piece.size, piece.elements, piece.dtype, redop, root, halves), deviations)
 
     def _keep(self, row: Row, deviations: bool) -> None:
         part = self.part
@@ -264,21 +242,24 @@ class Reader:
         """The row that the pieces make: complete, and every cell from a later piece proved by size over time."""
         texts = [line.text for line in self.pending]
         ways = ["".join(texts)]
-        for joint in range(1, len(texts)):  # a cell may have gone under in the message that broke the row
-            if self.pending[joint - 1].noise:
-                ways.append("".join(texts[:joint]) + " N/A " + "".join(texts[joint:]))
+        ways += [  # a cell may have gone under in the message that broke the row
+            "".join(texts[:joint]) + " N/A " + "".join(texts[joint:])
+            for joint in range(1, len(texts))
+            if self.pending[joint - 1].noise
+        ]
         for way in ways:
             piece = find_piece(way)
             if piece is None or piece.size == 0:
                 continue
             redop, cells = tokens(piece.rest)
             found = halves_of(piece, cells, self.part.layout, all_there=True)
-            if found is None or parts(Row(0, piece.size, piece.count, piece.dtype, redop, None, found[1])) == 0:
+            if found is None or parts(Row(0, piece.size, piece.elements, piece.dtype, redop, None, found[1])) == 0:
                 continue
             root, halves, deviations = found
             if all(_proved(piece.size, half) for half in halves):
                 line = self.pending[0].number
-                return Row(line, piece.size, piece.count, piece.dtype, redop, root, halves, rejoined=True), deviations
+                row = Row(line, piece.size, piece.elements, piece.dtype, redop, root, halves, rejoined=True)
+                return row, deviations
         return None
 
     def _flush(self) -> None:
@@ -298,48 +279,37 @@ class Reader:
         if found is None or piece.size == 0 or all(half is NO_HALF for half in halves):
             self.part.torn.append(start.number)
             return
-        row = Row(start.number, piece.size, piece.count, piece.dtype, redop, found[0], (halves[0], halves[1]))
+        row = Row(start.number, piece.size, piece.elements, piece.dtype, redop, found[0], (halves[0], halves[1]))
         self._keep(row, found[2])
 
     # ------------------------------------------------------------------------------------------------------ tables
+    def why_nothing(self) -> str:
+        """Why there is no table, with the lines that say so."""
+        dropped = [row.line for part in self.parts for row in part.rows]
+        torn = [line for part in self.parts for line in part.torn]
+        zero = [row.line for part in self.parts for row in part.zero]
+        if dropped:
+            return f"size / time is not the printed speed in any of {len(dropped)} rows (first: line {dropped[0]})"
+        if torn:
+            words = f"every row is torn (first: line {torn[0]})"
+        elif zero:
+            words = f"every row moves 0 bytes (first: line {zero[0]})"
+        elif self.headers:
+            words = f"the header is on line {self.headers[-1]}, and no row follows"
+        elif self.seen_ranks:
+            words = f"the list of ranks ends on line {self.seen_ranks[-1]}, and no table follows"
+        elif self.starts:
+            words = f"a test starts on line {self.starts[-1]}, and no table follows"
+        else:
+            words = "there is no table"
+        cause = self.trouble[0] if self.trouble else None
+        return f"{words}; line {cause.line} says {cause.text!r}" if cause else words
+
     def finish(self) -> Read:
         """The tables of all lines fed."""
         self._flush()
-        tables = tuple(table for part in self.parts for table in self._tables(part))
+        tables = tuple(table for part in self.parts for table in tables_of(part, self.file, self.format, self.stated))
         return Read(self.file, self.format, tables, (), ())
-
-    def _tables(self, part: _Part) -> Iterator[Table]:
-        groups = list(_groups(part.rows)) if part.layout is None or part.highest < 0 else [part.rows]
-        for index, rows in enumerate(groups):
-            found = verify(rows)
-            if not found.rows:
-                continue
-            alone = len(groups) == 1
-            ranks, source = self._claimed(part) if alone else (None, "")
-            claims = Claims(
-                self.file,
-                self.format,
-                op=part.op,
-                op_from=part.op_from,
-                ranks=ranks,
-                ranks_from=source,
-                nodes=_nodes(part, ranks) if alone else None,
-                gpu=part.gpus.most_common(1)[0][0] if part.gpus else "",
-                printed_mean=part.mean if alone else None,
-                out_of_bounds=part.bounds[0] if part.bounds and alone else None,
-                out_of_bounds_line=part.bounds[1] if part.bounds else 0,
-                cpu_time=bool(part.layout and part.layout.cpu_time),
-                deviations=part.deviations,
-                rows_torn=len(part.torn) if index == 0 else 0,
-                zero_rows=tuple(part.zero) if index == 0 else (),
-            )
-            yield make_table(found, claims)
-
-    @staticmethod
-    def _claimed(part: _Part) -> tuple[int | None, str]:
-        if part.listed:
-            return part.highest + 1, f"the list of ranks (lines {part.first_listed}-{part.last_listed})"
-        return part.said or (None, "")
 
 
 def _proved(size: int, half: Half) -> bool:
@@ -352,45 +322,22 @@ def _trusted(size: int, half: Half) -> Half:
     return half if agree(size, half.time, half.algbw) else NO_HALF
 
 
-def _nodes(part: _Part, ranks: int | None) -> int | None:
-    """Hosts of a complete list; of an elided one, ranks over the devices of a node; else what NCCL says."""
-    if part.listed and part.listed == part.highest + 1:
-        return len(part.hosts)
-    if ranks and part.devices > 1 and ranks % part.devices == 0:
-        return ranks // part.devices
-    return part.nodes
+def sniff(text: str) -> bool:
+    """Whether a text has a row, a header or the first lines of such a test."""
+    return _SIGN.search(text) is not None
 
 
-def _groups(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
-    """Rows without a header, parted where busbw over algbw changes: runs with different numbers of ranks."""
-    groups: list[list[Row]] = []
-    low, high = 0.0, math.inf
-    for row in rows:
-        span = factor([row])
-        fine = span is not None and span.high - span.low < 0.01
-        if groups and (not fine or span is None or (span.low <= high and low <= span.high)):
-            groups[-1].append(row)
-        else:
-            groups.append([row])
-            low, high = 0.0, math.inf
-        if fine and span is not None:
-            low, high = max(low, span.low), min(high, span.high)
-    sound = len(groups) <= MOST_GROUPS and (len(groups) == 1 or all(len(g) > 1 for g in groups))
-    yield from groups if sound else [list(rows)] if rows else []
-
-
-def read(file: str, lines: Sequence[Line]) -> tuple[Read, Reader]:
-    """Read lines as nccl-tests prints them.
+def reader_of(log: Log, stated: Stated = NOTHING_STATED) -> Reader:
+    """A reader that has read a log as nccl-tests prints it, and knows why there is nothing where there is nothing.
 
     Args:
-        file: its name, for the tables.
-        lines: the log.
+        log: the file.
+        stated: what the user says of it.
 
     Returns:
-        What was found, and the reader that knows why there is nothing.
+        The reader.
     """
-    rccl = any("rccl-tests" in line.text or "RCCL" in line.text for line in lines[:2000])
-    reader = Reader(file, format="rccl-tests" if rccl else FORMAT)
-    for line in lines:
+    reader = Reader(log.name, format="rccl-tests" if "rccl-tests" in log.text else FORMAT, stated=stated)
+    for line in log.lines:
         reader.feed(line)
-    return reader.finish(), reader
+    return reader

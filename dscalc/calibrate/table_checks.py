@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -51,6 +52,18 @@ class Claims:
     deviations: bool = False  # the last column of a half is no count
     rows_torn: int = 0
     zero_rows: tuple[Row, ...] = ()
+    groups: int = 1
+
+
+class Stated(NamedTuple):
+    """What the user says of a log that does not say it."""
+
+    op: str = ""
+    ranks: int | None = None
+    nodes: int | None = None
+
+
+NOTHING_STATED = Stated()
 
 
 def factor(rows: Sequence[Row]) -> Span | None:
@@ -88,7 +101,7 @@ def _factor(size: int, half: Half) -> Span | None:
 
 def parts(row: Row) -> int:
     """How many times its count fits into a row's size: 1, or the ranks where every rank has a part; 0 if unknown."""
-    each = row.count * ELEMENT_BYTES.get(row.dtype, 0)
+    each = row.elements * ELEMENT_BYTES.get(row.dtype, 0)
     return row.size // each if each and row.size % each == 0 else 0
 
 
@@ -185,12 +198,13 @@ def _says_something(half: Half) -> bool:
     return not (math.isnan(half.time.value) and math.isnan(half.busbw.value))
 
 
-def make_table(found: Verified, claims: Claims) -> Table:
+def make_table(found: Verified, claims: Claims, stated: Stated = NOTHING_STATED) -> Table:
     """The columns of a table and the checks that its log allows.
 
     Args:
         found: rows with bytes, in the log's order; at least one.
         claims: what the log says outside them.
+        stated: what the user says.
 
     Returns:
         The table.
@@ -198,7 +212,14 @@ def make_table(found: Verified, claims: Claims) -> Table:
     rows = found.rows
     span, share = factor(rows), usual_parts(rows)
     checks = [_speeds(found)]
+    if stated.op:
+        claims = replace(claims, op=stated.op, op_from="--op")
     op = _op(rows, claims, span, share, checks)
+    if stated.ranks is not None:
+        if claims.ranks not in (None, stated.ranks):
+            detail = f"--ranks says {stated.ranks}, but {claims.ranks_from} says {claims.ranks}"
+            checks.append(Check("stated", ok=False, detail=detail))
+        claims = replace(claims, ranks=stated.ranks, ranks_from="--ranks")
     ranks = _ranks(op, span, share, claims, checks)
     cells = [h.busbw for row in (*rows, *claims.zero_rows) for h in row.halves if not math.isnan(h.busbw.value)]
     mean = sum(c.value for c in cells) / len(cells) if cells else math.nan
@@ -213,17 +234,18 @@ def make_table(found: Verified, claims: Claims) -> Table:
     def column(pick: str, unit: float) -> Array:
         return np.array([[getattr(row.halves[i], pick).value * unit for row in rows] for i in (0, 1)])
 
+    size = np.array([row.size for row in rows], dtype=np.float64)
     return Table(
         file=claims.file,
         format=claims.format,
         op=op,
         ranks=ranks,
-        nodes=claims.nodes,
+        nodes=claims.nodes if stated.nodes is None else stated.nodes,
         gpu=claims.gpu,
         first_line=min(lines),
         last_line=max(lines),
-        size_bytes=np.array([row.size for row in rows], dtype=np.float64),
-        time_s=column("time", MICRO),
+        size_bytes=size,
+        time_s=_times(column("time", MICRO), size, column("algbw", GB), column("busbw", GB), op, ranks),
         algbw_bytes_per_s=column("algbw", GB),
         busbw_bytes_per_s=column("busbw", GB),
         wrong=np.full((2, len(rows)), math.nan) if claims.deviations else column("wrong", 1.0),
@@ -231,9 +253,25 @@ def make_table(found: Verified, claims: Claims) -> Table:
         rows_torn=lost,
         rows_zero=len(claims.zero_rows),
         checks=tuple(checks),
+        groups=claims.groups,
         mean_busbw_bytes_per_s=mean * GB,
         printed_mean_busbw_bytes_per_s=claims.printed_mean.value * GB if claims.printed_mean else math.nan,
     )
+
+
+def bus_factor(op: str, ranks: int) -> float:
+    """busbw over algbw of an operation."""
+    if op in PLAIN:
+        return 1.0
+    return (2.0 if op == "all_reduce" else 1.0) * (ranks - 1) / ranks
+
+
+def _times(time: Array, size: Array, algbw: Array, busbw: Array, op: str, ranks: int | None) -> Array:
+    """Times as printed; where a log gives speeds alone, worked out from them."""
+    if op and (op in PLAIN or ranks):
+        algbw = np.where(np.isnan(algbw), busbw / (bus_factor(op, ranks or 1) or math.nan), algbw)
+    worked_out = size / np.where(algbw > 0.0, algbw, math.nan)
+    return np.asarray(np.where(np.isnan(time), worked_out, time))
 
 
 def _speeds(found: Verified) -> Check:
@@ -320,7 +358,11 @@ def _mean(mean: float, cells: Sequence[Cell], printed: Cell, lost: int) -> Check
     ok = abs(mean - printed.value) <= rounding
     detail = f"printed average {printed.text} GB/s, mean of {len(cells)} cells {mean:.6g}"
     if not ok:
-        detail += f"; {lost} rows are torn" if lost else "; rows are missing, or it is of other rows"
+        detail += (
+            f"; {lost} {'rows are' if lost > 1 else 'row is'} torn"
+            if lost
+            else "; rows are missing, or it is of other rows"
+        )
     return Check("average", ok=ok, detail=detail)
 
 
@@ -333,6 +375,8 @@ def _wrong(rows: Sequence[Row], claims: Claims) -> list[Check]:
         return []
     if not said and not bad:
         return [Check("out_of_bounds", ok=True, detail="no result was wrong")]
-    words = f"{said} values out of bounds (line {claims.out_of_bounds_line})" if said else "wrong results"
+    values = "value" if said == 1 else "values"
+    line = f" (line {claims.out_of_bounds_line})" if claims.out_of_bounds_line else ""
+    words = f"{said} {values} out of bounds{line}" if said else "wrong results"
     where = f"; wrong cells in {_named(bad)}" if bad else ""
     return [Check("out_of_bounds", ok=False, detail=f"{words}{where}: the speed of a wrong result")]
