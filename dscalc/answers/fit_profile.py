@@ -13,6 +13,7 @@ from dscalc.answers.envelope import Assumption, Warning
 from dscalc.answers.fit_steps import StepFactors, fit_step_file
 from dscalc.calibrate.compare import Compared, compare
 from dscalc.calibrate.fit import Calibration, Fit, fit_logs
+from dscalc.calibrate.fit_line import piecewise_time_s
 from dscalc.calibrate.measurements import Read
 from dscalc.calibrate.profile import Base, cluster_record, profile_text
 from dscalc.calibrate.series import LIKELY_NODE
@@ -27,7 +28,20 @@ from dscalc.units import format_rate
 MAKERS = ("NVIDIA ", "Tesla ", "AMD Instinct ", "AMD ")  # words that drivers put before a name
 USUAL_PROVIDER = "on-prem"  # whose nodes stand for a kind where several clusters have it
 STANDARD: dict[str, Any] = {"model": "llama-3-8b", "zero": 3, "seq_len": 4096}  # a layout that most networks see
+CHART_POINTS = 200
 JUMP = 0.30  # of bus bandwidth between two sizes: a drop that large is no noise
+
+
+class Drawn(NamedTuple):
+    """What a chart of one fit shows: bus bandwidth by message size, measured with its bar, and as the pieces say."""
+
+    title: str
+    size_bytes: list[float]
+    measured_bytes_per_s: list[float]
+    low_bytes_per_s: list[float]
+    high_bytes_per_s: list[float]
+    fitted_size_bytes: list[float]
+    fitted_bytes_per_s: list[float]
 
 
 class Effect(NamedTuple):
@@ -59,11 +73,26 @@ class Profiled:
         """The profile as a file holds it; empty without one."""
         return profile_text(self.record) if self.record is not None else ""
 
+    @property
+    def fits(self) -> list[dict[str, Any]]:
+        """The fits with the keys of the interface, and more."""
+        return [_fit_json(fit) for fit in self.found.fits]
+
+    @property
+    def compute(self) -> list[dict[str, Any]]:
+        """What a GPU sustains, likewise."""
+        return _compute_json(self.found)
+
+    @property
+    def charts(self) -> list[Drawn]:
+        """Measured against fitted, one chart a fit with two sizes or more."""
+        return [_drawn(fit) for fit in self.found.fits if len(fit.series.size_bytes) > 1]
+
     def to_json(self) -> dict[str, Any]:
         """The keys that fits add to the result."""
         return {
-            "fits": [_fit_json(fit) for fit in self.found.fits],
-            "compute": _compute_json(self.found),
+            "fits": self.fits,
+            "compute": self.compute,
             "conflicts": [
                 {**c.key._asdict(), "kept": c.kept, "left": c.left, "time_ratio": c.ratio} for c in self.found.conflicts
             ],
@@ -233,7 +262,7 @@ def _notes(found: Calibration, read: Sequence[Read], nodes: int | None, gpus_per
     for fit in found.fits:
         for text in fit.series.dropped:
             yield Warning("wrong_results", f"{fit.series.source}: left out, {text}", "repeat that run")
-        if (text := _valley(fit)) is not None:
+        if text := _valley(fit):
             yield Warning(
                 "not_monotone",
                 f"{fit.series.key.words}: {text}",
@@ -279,7 +308,7 @@ def _slow(beside: Sequence[Compared], usual: ClusterSpec) -> Iterator[Warning]:
                 "slow_link",
                 f"{each.key.words} reach {format_rate(each.busbw_bytes_per_s)} of bus bandwidth, "
                 f"{each.fraction:.0%} of what {usual.id} gives ({format_rate(each.usual_busbw_bytes_per_s)})",
-                "; ".join(each.causes),
+                each.causes[0],
             )
 
 
@@ -303,6 +332,24 @@ def _effect(usual: ClusterSpec, record: Mapping[str, Any], found: Calibration) -
     return Effect(words, gpus, before.step_time_s, after.step_time_s)
 
 
+def _drawn(fit: Fit) -> Drawn:
+    series = fit.series
+    volume = bus_volume(series.key.op, np.array([float(series.key.ranks)]))[0]
+    sizes, rate = series.size_bytes, volume * series.size_bytes / series.time_s
+    grid = np.exp(np.linspace(np.log(sizes[0]), np.log(sizes[-1]), CHART_POINTS))
+    fitted = volume * grid / piecewise_time_s(fit.lines.pieces, grid) if fit.lines.pieces else grid[:0]
+    bar = np.exp(fit.error)
+    return Drawn(
+        series.key.words,
+        sizes.tolist(),
+        rate.tolist(),
+        (rate / bar).tolist(),
+        (rate * bar).tolist(),
+        grid[: len(fitted)].tolist(),
+        fitted.tolist(),
+    )
+
+
 # ----------------------------------------------------------------------------------------------------------------- JSON
 def _fit_json(fit: Fit) -> dict[str, Any]:
     series, lines = fit.series, fit.lines
@@ -319,6 +366,7 @@ def _fit_json(fit: Fit) -> dict[str, Any]:
         "sizes_bytes": series.size_bytes.tolist(),
         "times_s": series.time_s.tolist(),
         "error_fractions": fit.error.tolist(),
+        "median_error_fraction": float(np.median(fit.error)),
         "n": series.cells,
         "source": series.source,
     }

@@ -23,11 +23,13 @@ LEAST_LARGE = 5  # sizes that identify a bandwidth
 LEAST_SMALL = 2
 LEAST_PIECE = 4
 MOST_PIECES = 3
+MOST_CUTS = 48  # places at which a long table may break
 CORNER = 0.05  # a residual beyond this counts linearly
 BREAK_COST = 2.0  # parameters that a free break counts for beside the two of its line
 NORMAL_80 = 1.2816  # half-width of 80 % of a normal distribution, in standard deviations
 MEDIAN_COST = 1.2533  # standard error of a median over that of a mean
 TO_SIGMA = 1.4826  # of a median absolute deviation
+HUBER = 1.345  # standard deviations at which Huber's loss turns linear: 95 % efficient on normal noise
 ROUNDS = 8
 _TINY = 1e-12
 
@@ -103,7 +105,7 @@ def huber_line(size_bytes: Array, time_s: Array) -> Line:
         InputError: scipy is not installed.
     """
     least_squares, _ = require_scipy()
-    latency, per_byte = _closed_form(size_bytes, time_s)
+    latency, per_byte = (float(x[0]) for x in _lines(size_bytes, time_s, np.ones((1, len(time_s)), dtype=bool)))
     least = float(time_s.min())
     unit = np.array([least, least / float(size_bytes.min())])
 
@@ -112,7 +114,7 @@ def huber_line(size_bytes: Array, time_s: Array) -> Line:
         return np.asarray(np.log(np.maximum(a + b * size_bytes, _TINY) / time_s))
 
     start = np.maximum(np.array([latency, per_byte]) / unit, [0.0, _TINY])
-    corner = min(CORNER, max(TO_SIGMA * float(np.median(np.abs(off(start)))), 1e-4) * 1.345)
+    corner = min(CORNER, max(TO_SIGMA * float(np.median(np.abs(off(start)))), 1e-4) * HUBER)
     found = least_squares(
         off, start, bounds=([0.0, _TINY], [np.inf, np.inf]), loss="huber", f_scale=corner, x_scale="jac"
     )
@@ -148,30 +150,33 @@ def _mad(residual: Array) -> float:
     return max(TO_SIGMA * float(np.median(np.abs(residual))), _TINY)
 
 
-def _closed_form(size_bytes: Array, time_s: Array) -> tuple[float, float]:
-    """Latency and seconds a byte by reweighted relative least squares: quick, for a start and for choosing breaks."""
-    design = np.stack([np.ones(len(size_bytes)), size_bytes], axis=1) / time_s[:, None]
-    scale = np.maximum(np.abs(design).max(axis=0), _TINY)
-    soft: Array = np.ones(len(size_bytes))
-    answer = np.zeros(2)
+def _lines(size_bytes: Array, time_s: Array, inside: Array) -> tuple[Array, Array]:
+    """Latency and seconds a byte of many lines by reweighted relative least squares: for a start, and to choose breaks.
+
+    ``inside`` holds one row of flags a line: which sizes it is fitted to.
+    """
+    one, size = 1.0 / time_s, size_bytes / time_s  # what the two numbers are multiplied with, relative to each time
+    soft = inside.astype(np.float64)
+    latency = per_byte = np.zeros(len(inside))
     for _ in range(ROUNDS):
-        weighted = (design / scale) * soft[:, None]
-        answer = np.linalg.lstsq(weighted, soft, rcond=None)[0] / scale
-        if answer[0] < 0.0 or answer[1] <= 0.0:  # a line through the origin, or a flat one
-            through = np.sum(soft**2 * design[:, 1]) / np.sum((soft * design[:, 1]) ** 2)
-            flat = np.sum(soft**2 * design[:, 0]) / np.sum((soft * design[:, 0]) ** 2)
-            answer = np.array([0.0, through]) if answer[0] < 0.0 else np.array([flat, _TINY * flat])
-        off = np.abs(design @ answer - 1.0)
-        corner = max(1.345 * TO_SIGMA * float(np.median(off)), 1e-4)
-        soft = np.sqrt(np.minimum(1.0, corner / np.maximum(off, _TINY)))
-    return float(answer[0]), float(max(answer[1], _TINY * max(answer[0], _TINY)))
+        a, b, c = soft @ (one * one), soft @ (one * size), soft @ (size * size)
+        u, v = soft @ one, soft @ size
+        whole = np.maximum(a * c - b * b, _TINY * a * c)
+        latency, per_byte = (u * c - v * b) / whole, (v * a - u * b) / whole
+        through, flat = latency < 0.0, per_byte <= 0.0
+        per_byte = np.where(through, v / c, np.where(flat, _TINY * u / a, per_byte))
+        latency = np.where(through, 0.0, np.where(flat, u / a, latency))
+        off = np.where(inside, np.abs(latency[:, None] * one + per_byte[:, None] * size - 1.0), np.nan)
+        corner = np.maximum(HUBER * TO_SIGMA * np.nanmedian(off, axis=1), 1e-4)
+        soft = np.where(inside, np.minimum(1.0, corner[:, None] / np.maximum(np.nan_to_num(off), _TINY)), 0.0)
+    return latency, per_byte
 
 
-def _cost(size_bytes: Array, time_s: Array) -> float:
-    """Sum of Huber's loss of the logarithms of one line."""
-    latency, per_byte = _closed_form(size_bytes, time_s)
-    off = np.abs(np.log((latency + per_byte * size_bytes) / time_s))
-    return float(np.sum(np.where(off <= CORNER, off**2, 2.0 * CORNER * off - CORNER**2)))
+def _costs(size_bytes: Array, time_s: Array, inside: Array) -> Array:
+    """Sum of Huber's loss of the logarithms, line by line."""
+    latency, per_byte = _lines(size_bytes, time_s, inside)
+    off = np.abs(np.log((latency[:, None] + per_byte[:, None] * size_bytes) / time_s))
+    return np.asarray(np.sum(np.where(inside, np.where(off <= CORNER, off**2, 2.0 * CORNER * off - CORNER**2), 0.0), 1))
 
 
 def breaks(size_bytes: Array, time_s: Array) -> list[tuple[int, int]]:
@@ -187,28 +192,27 @@ def breaks(size_bytes: Array, time_s: Array) -> list[tuple[int, int]]:
     count = len(size_bytes)
     if count < LEAST_PIECE:
         return [(0, count - 1)] if count >= 2 else []
-    cost = {
-        (i, j): _cost(size_bytes[i : j + 1], time_s[i : j + 1])
-        for i in range(count)
-        for j in range(i + LEAST_PIECE - 1, count)
-    }
-    best: dict[tuple[int, int], tuple[float, list[tuple[int, int]]]] = {
-        (1, j): (cost[0, j], [(0, j)]) for j in range(LEAST_PIECE - 1, count)
-    }
-    for lines in range(2, MOST_PIECES + 1):
-        for j in range(lines * LEAST_PIECE - 1, count):
-            tried = [
-                (best[lines - 1, i - 1][0] + cost[i, j], [*best[lines - 1, i - 1][1], (i, j)])
-                for i in range((lines - 1) * LEAST_PIECE, j - LEAST_PIECE + 2)
-            ]
-            best[lines, j] = min(tried, key=lambda entry: entry[0])
+    cuts = np.unique(np.linspace(0, count, min(count, MOST_CUTS) + 1).round().astype(int)).tolist()
+    spans = [(a, b) for a in cuts for b in cuts if b - a >= LEAST_PIECE]
+    place = np.arange(count)
+    inside = np.array([(place >= a) & (place < b) for a, b in spans])
+    cost = dict(zip(spans, _costs(size_bytes, time_s, inside).tolist(), strict=True))
+    best: list[dict[int, tuple[float, list[int]]]] = [{0: (0.0, [0])}]  # by lines: end to least cost and cuts so far
+    for _ in range(MOST_PIECES):
+        longer: dict[int, tuple[float, list[int]]] = {}
+        for (a, b), each in cost.items():
+            if a in best[-1]:
+                total = best[-1][a][0] + each
+                if b not in longer or total < longer[b][0]:
+                    longer[b] = (total, [*best[-1][a][1], b])
+        best.append(longer)
 
     def criterion(lines: int) -> float:
         free = 2.0 * lines + BREAK_COST * (lines - 1)
-        return count * float(np.log(max(best[lines, count - 1][0] / count, 1e-6))) + free * float(np.log(count))
+        return count * float(np.log(max(best[lines][count][0] / count, 1e-6))) + free * float(np.log(count))
 
-    chosen = min((k for k in range(1, MOST_PIECES + 1) if (k, count - 1) in best), key=criterion)
-    return best[chosen, count - 1][1]
+    chosen = min((lines for lines in range(1, MOST_PIECES + 1) if count in best[lines]), key=criterion)
+    return [(a, b - 1) for a, b in pairwise(best[chosen][count][1])]
 
 
 def fit_lines(size_bytes: Array, time_s: Array) -> Lines:

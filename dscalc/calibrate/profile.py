@@ -103,6 +103,7 @@ def curve_record(fit: Fit) -> dict[str, Any]:
         "kind": "measured",
         "source": series.source,
         "n": series.cells,
+        "groups_at_once": series.key.groups > 1,
         "pieces": pieces,
     }
 

@@ -29,12 +29,14 @@ class Key(NamedTuple):
     op: str
     ranks: int
     nodes: int
+    groups: int = 1  # that ran the same call at the same time
 
     @property
     def words(self) -> str:
         """For people."""
         node = "node" if self.nodes == 1 else "nodes"
-        return f"{self.op} of {self.ranks} ranks on {self.nodes} {node}"
+        at_once = f", {self.groups} groups at once" if self.groups > 1 else ""
+        return f"{self.op} of {self.ranks} ranks on {self.nodes} {node}{at_once}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,7 +113,7 @@ def series_of(table: Table, nodes: int | None = None, gpus_per_node: int | None 
             spans.append(float(np.median(np.abs(np.log(best[mine] / times[i])))))
         noise[i] = max(spans) if spans else np.nan
     return Series(
-        Key(op, table.ranks, spread),
+        Key(op, table.ranks, spread, table.groups),
         table.gpu,
         sizes,
         times,
