@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from dscalc.calibrate.log_text import Log
+from dscalc.calibrate.log_text import Log, untagged
 from dscalc.calibrate.measurements import Read, Table
 from dscalc.calibrate.nccl_rows import NO_HALF, NOTHING, Cell, Half, Row, number
 from dscalc.calibrate.table_checks import NOTHING_STATED, Claims, Stated, make_table, verify
@@ -125,8 +125,8 @@ def _scaled(cell: Cell, factor: float) -> Cell:
 
 
 # -------------------------------------------------------------------------------------------------- ml-engineering
-_PAYLOAD = re.compile(r"^\W*\|?\s*payload\s*\|(.*)$", re.IGNORECASE)
-_PAYLOAD_ROW = re.compile(r"\|?\s*(\d{1,6})\s?([KMGT]?)iB\s*\|(.*)$")
+_PAYLOAD = re.compile(r"\|\s*payload\s*\|(.*)$", re.IGNORECASE)
+_PAYLOAD_ROW = re.compile(r"^\s*\|\s*(\d{1,6})\s?([KMGT]?)iB\s*\|(.*)$")
 _SPEED = re.compile(r"^\s*(\d+(?:\.\d+)?)\s?(GBps|GB/s)\s*$")
 _OVER = re.compile(r"bandwidth of all_reduce over (\d{1,7}) ranks")
 _WITH = re.compile(r"bandwidth of all_reduce with a (\d+(?:\.\d+)?)\s?GB payload \(\d+ trials, (\d{1,7}) ranks\)")
@@ -163,10 +163,10 @@ def read_ml_engineering(log: Log, stated: Stated = NOTHING_STATED) -> Read:
         cells, heads, torn = [], [], 0
 
     for line in log.lines:
-        if (found := _PAYLOAD.match(line.text)) is not None:
+        if (found := _PAYLOAD.search(line.text)) is not None:
             close()
             heads = [head.strip() for head in found[1].strip().rstrip("|").split("|")]
-        elif heads and (found := _PAYLOAD_ROW.search(line.text)) is not None:
+        elif heads and (found := _PAYLOAD_ROW.match(untagged(line.text))) is not None:
             texts = found[3].split("|")
             whole = [_speed(text) for text, _ in zip(texts, heads, strict=False)]
             # the last cell counts only where a bar closes it
