@@ -12,6 +12,7 @@ __all__ = [
     "__version__",
     "comm",
     "evaluate",
+    "fit",
     "load_books",
     "load_cluster",
     "load_gpu",
@@ -23,6 +24,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from dscalc.answers.comm import comm
+    from dscalc.answers.fit import fit
     from dscalc.answers.memory import MemoryAnswer, memory
     from dscalc.answers.ratio import ratio
     from dscalc.answers.step import step
@@ -37,6 +39,7 @@ _HOMES = {
     "MemoryAnswer": "dscalc.answers.memory",
     "comm": "dscalc.answers.comm",
     "evaluate": "dscalc.cost.evaluate",
+    "fit": "dscalc.answers.fit",
     "load_books": "dscalc.specs.stack",
     "load_cluster": "dscalc.specs.store",
     "load_gpu": "dscalc.specs.store",
