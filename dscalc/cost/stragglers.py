@@ -15,7 +15,12 @@ from dscalc.terms import LeafSpec
 REACH, NODES = 10.0, 401  # standard deviations and points of the quadrature
 EULER = 0.5772156649015329  # Euler's constant
 SHIFT = 8  # terms of a harmonic number taken one by one
-STRAGGLER = LeafSpec("overhead/straggler", "s", "jitter * E[max of K standard normals] * step", "[David2003]")
+STRAGGLER = LeafSpec(
+    "overhead/straggler",
+    "s",
+    "jitter c(K) step: everyone waits for the slowest of K GPUs; jitter is the sigma of a GPU's whole step",
+    "[David2003] section 2.1",
+)
 
 
 @lru_cache(maxsize=1)
