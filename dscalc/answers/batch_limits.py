@@ -96,7 +96,7 @@ def limits(
     """
     names = given.get("batch_law", BATCH_LAWS)
     if any(name in given for name in ("batch_law", *OPTION_OF)) and "extra_data" not in given:
-        assumed.append(Assumption("extra_data", EXTRA_DATA, "fraction", "default", "[Zhang2024] section 2"))
+        assumed.append(Assumption("extra_data", EXTRA_DATA, "fraction", "default", "[Zhang2024]"))
     penalty = 1.0 + given.get("extra_data", EXTRA_DATA)
     known: dict[str, float | None] = {name: given.get(name) for name in ("train_loss", "tokens", "noise_scale")}
     known["params"] = params[0] if params else None

@@ -22,7 +22,7 @@ def reduced_gradient(gradients: Array, divide: bool) -> Array:
         nothing.
 
     References:
-        [Goyal2017] section 2.1; section 2.3, remark 3: an all-reduce sums, so somebody has to divide.
+        [Goyal2017] sections 2.1 and 2.3: an all-reduce sums, so somebody has to divide.
     """
     total = gradients[0].copy()
     for row in gradients[1:]:
@@ -45,7 +45,7 @@ def sgd_update(weights: Array, gradient: Array, lr: float) -> Array:
         nothing.
 
     References:
-        [Goyal2017] equation 2.
+        [Goyal2017] section 2.1.
     """
     return np.asarray(weights - lr * gradient)
 

@@ -91,7 +91,7 @@ LAWS: dict[str, BatchLaw] = {
             OPTIMAL,
             ("tokens",),
             "0.58 D^0.571",
-            "[Li2025] section 1",
+            "[Li2025]",
             "best batch for a number of tokens",
             (Within("tokens", 2e9, 1e11, "tokens"), Within("params", 6e7, 1.08e9, "parameters")),
             lambda given: 0.58 * np.power(given.tokens, 0.571),
@@ -102,7 +102,7 @@ LAWS: dict[str, BatchLaw] = {
             OVERHEAD20,
             ("params",),
             "93.20 (N / 1e6)^0.47 sequences of 512",
-            "[Zhang2024] section 4; units inferred, unverified",
+            "[Zhang2024]; units inferred, unverified",
             "batch that costs 20 % more data, tokens growing with parameters",
             (Within("params", 8.5e7, 1.2e9, "parameters"),),
             lambda given: ZHANG_SEQUENCE * 93.20 * np.power(given.params * 1e-6, 0.47),
@@ -146,7 +146,7 @@ def critical_batch_tokens(law: str, inputs: LawInputs) -> Array:
         KeyError: no such law.
 
     References:
-        [McCandlish2018] equation 2.11, [Zhang2024] section 2.
+        [McCandlish2018] section 2.3, [Zhang2024].
     """
     batch = law_batch_tokens(law, inputs)
     return np.asarray(batch / OVERHEAD if LAWS[law].kind == OVERHEAD20 else batch)
@@ -167,7 +167,7 @@ def largest_batch_tokens(law: str, inputs: LawInputs, penalty: Array) -> Array:
         KeyError: no such law.
 
     References:
-        [McCandlish2018] equation 2.11.
+        [McCandlish2018] section 2.3.
     """
     critical = critical_batch_tokens(law, inputs)
     return critical if LAWS[law].kind == OPTIMAL else largest_batch(critical, penalty)
@@ -187,7 +187,7 @@ def outside(law: str, inputs: LawInputs) -> dict[str, Mask]:
         KeyError: no such law.
 
     References:
-        [Kaplan2020] section 2, [DeepSeekLLM] section 3.1, [Li2025], [Zhang2024] section 3.
+        [Kaplan2020] section 2, [DeepSeekLLM] section 3.1, [Li2025], [Zhang2024].
     """
     found = {}
     for within in LAWS[law].within:

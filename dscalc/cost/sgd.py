@@ -64,7 +64,7 @@ def scaled_lr(rule: str, base_lr: Array, base_batch: Array, batch: Array) -> Arr
         ValueError: no such rule.
 
     References:
-        [Goyal2017] section 2.1 (linear), [Malladi2022] definition 5.2 (square root), [You2020] section 4 (LAMB).
+        [Goyal2017] section 2.1 (linear), [Malladi2022] section 5 (square root), [You2020] section 4 (LAMB).
     """
     if rule not in LR_RULES:
         raise ValueError(f"no rule {rule!r}")
@@ -100,7 +100,7 @@ def square_root_adam(beta1: Array, beta2: Array, eps: Array, base_batch: Array, 
         nothing: a decay rate that would be negative is 0 and marked.
 
     References:
-        [Malladi2022] definition 5.2.
+        [Malladi2022] section 5.
     """
     kappa = np.asarray(batch / base_batch)
     first, second = 1.0 - kappa * (1.0 - beta1), 1.0 - kappa * (1.0 - beta2)
@@ -148,7 +148,7 @@ def steps_penalty(batch: Array, noise_scale: Array) -> Array:
         nothing.
 
     References:
-        [McCandlish2018] equation 2.11, [Kaplan2020] section 5.1.
+        [McCandlish2018] section 2.3, [Kaplan2020] section 5.1.
     """
     return np.asarray(1.0 + noise_scale / batch)
 
@@ -167,7 +167,7 @@ def data_penalty(batch: Array, noise_scale: Array) -> Array:
         nothing.
 
     References:
-        [McCandlish2018] equation 2.11, [Kaplan2020] section 5.1.
+        [McCandlish2018] section 2.3, [Kaplan2020] section 5.1.
     """
     return np.asarray(1.0 + batch / noise_scale)
 
@@ -186,6 +186,6 @@ def largest_batch(noise_scale: Array, penalty: Array) -> Array:
         nothing.
 
     References:
-        [McCandlish2018] equation 2.11, solved for B.
+        [McCandlish2018] section 2.3, solved for B.
     """
     return np.asarray((penalty - 1.0) * noise_scale)

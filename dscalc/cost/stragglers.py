@@ -19,7 +19,7 @@ STRAGGLER = LeafSpec(
     "overhead/straggler",
     "s",
     "jitter c(K) step: everyone waits for the slowest of K GPUs; jitter is the sigma of a GPU's whole step",
-    "[David2003] section 2.1",
+    "[David2003] chapter 3",
 )
 
 
@@ -61,7 +61,7 @@ def normal_maximum_factor(ranks: Array) -> Array:
         nothing.
 
     References:
-        [David2003] section 2.1.
+        [David2003] chapter 3.
     """
     return _by_count(ranks, second=False)
 
@@ -79,7 +79,7 @@ def second_maximum_factor(ranks: Array) -> Array:
         nothing.
 
     References:
-        [David2003] section 2.1.
+        [David2003] chapter 3.
     """
     return _by_count(ranks, second=True)
 
@@ -97,7 +97,7 @@ def exponential_maximum_factor(ranks: Array) -> Array:
         nothing.
 
     References:
-        [David2003] section 2.7.
+        [David2003] chapter 3.
     """
     far = np.asarray(ranks, dtype=np.float64) + SHIFT
     grown = np.log(far) + EULER + 0.5 / far
@@ -124,7 +124,7 @@ def straggler_s(step_time_s: Array, jitter_fraction: Array, gpus: Array) -> Arra
         nothing.
 
     References:
-        [David2003] section 2.1, [Jiang2024] section 6.3.
+        [David2003] chapter 3, [Jiang2024] section 6.
     """
     return np.asarray(jitter_fraction * normal_maximum_factor(gpus) * step_time_s)
 
@@ -144,7 +144,7 @@ def fresh_wait_fraction(jitter_fraction: Array, group: Array, meetings: Array) -
         nothing.
 
     References:
-        [David2003] section 2.1; [Definition] variances of independent pieces add.
+        [David2003] chapter 3; [Definition] variances of independent pieces add.
     """
     return np.asarray(np.sqrt(meetings) * normal_maximum_factor(group) * jitter_fraction)
 
@@ -164,7 +164,7 @@ def with_straggler(step: Step, jitter_fraction: Array, gpus: Array) -> Step:
         nothing.
 
     References:
-        [David2003] section 2.1.
+        [David2003] chapter 3.
     """
     waits = straggler_s(step.step_time_s, jitter_fraction, gpus) + 0.0 * step.step_time_s
     return replace(

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from dscalc.answers.batch_layouts import Layouts, Parallelism, Variant
 
 NAMES = {"dp": "data", "fsdp": "data, sharded (ZeRO-3)", "tp": "tensor", "pp": "pipeline"}
-WIDE = 100  # columns from which words stand in the table
+WIDE = 116  # columns from which words stand in the table
 
 
 def accumulation(out: Screen, layouts: Layouts) -> None:

@@ -173,7 +173,7 @@ class Span(NamedTuple):
 
 
 _SPANS = {"step": "steps", "steps": "steps", "epoch": "epochs", "epochs": "epochs"}
-_SPAN = re.compile(r"([^a-z\s]+(?:[eE]\d+)?k?)\s*([a-z]+)", re.ASCII)
+_SPAN = re.compile(r"([^a-z\s]+(?:e\d+)?[kmbt]?)\s*([a-z]+)", re.ASCII)
 
 
 def read_span(text: str) -> Span:
