@@ -169,7 +169,7 @@ def answer(
     if mfu_convention not in NAMES:
         raise InputError(f"{mfu_convention!r} is not among {', '.join(NAMES)}", where="--mfu-convention")
     case = build_case(given)
-    inputs, notes = _inputs(given, case)
+    inputs, notes = step_inputs(given, case)
     held = memory_answer(given)
     found = inputs.run()
     spec, shape = case.layout.spec, case.model.shape
@@ -225,7 +225,12 @@ def _gpu_id(case: Case) -> str:
     return case.machine.gpu.id if case.machine.gpu else ""
 
 
-def _inputs(given: Mapping[str, Any], case: Case) -> tuple[Inputs, tuple[Noted, ...]]:
+def step_inputs(given: Mapping[str, Any], case: Case) -> tuple[Inputs, tuple[Noted, ...]]:
+    """What a prediction of a case is made from, and the numbers it rests on.
+
+    Raises:
+        InputError: nothing says which GPU computes or how GPUs are joined, or options that contradict each other.
+    """
     gpu, spec = case.machine.gpu, case.layout.spec
     if gpu is None:
         raise InputError(

@@ -30,6 +30,7 @@ Kind = Literal[
 LARGEST = 10**9  # of any degree, batch, length or shape number
 SMALLEST_PARAMS = 1000
 LARGEST_PARAMS = 10**15
+LARGEST_TOTAL_TOKENS = 10**18  # of a whole training
 LARGEST_LAYERS = 100_000  # as many as a config.json may have
 LARGEST_TRACE = 16  # ranks of a ring that is shown step by step
 
@@ -54,6 +55,7 @@ class Option:
         metavar: what ``--help`` shows for the value.
         minimum, maximum: range of a whole number.
         uses: what the option bears on: ``memory``, ``time`` (or both), or the one command ``comm``.
+        many: it takes lists and ranges, as a sweep does; see ``specs.spans``.
     """
 
     name: str
@@ -67,6 +69,7 @@ class Option:
     minimum: int = 1
     maximum: int = LARGEST
     uses: str = "memory time"
+    many: bool = False
 
     @property
     def flag(self) -> str:
