@@ -141,7 +141,7 @@ def answer(given: Mapping[str, Any], progress: Progress | None = None) -> SweepA
         rows=tuple(rows),
         curve=tuple(point for setup in setups for point in _curve(setup, rows)),
         ceiling=None,
-        candidates=sum(space.size for _, space in places),
+        candidates=sum(space.candidates for _, space in places),
         evaluated=sum(found.evaluated for found in results),
         feasible=sum(found.feasible for found in results),
         rejected=dict(sorted(rejected.items(), key=lambda item: -item[1])),

@@ -154,10 +154,10 @@ def refuse_too_many(spaces: Sequence[Space]) -> None:
     Raises:
         InputError: names the axes with the most values.
     """
-    total = sum(space.size for space in spaces)
+    total = sum(space.candidates for space in spaces)
     if total < MOST_CANDIDATES:
         return
-    widest = max(spaces, key=lambda space: space.size)
+    widest = max(spaces, key=lambda space: space.candidates)
     most = sorted(widest.values.items(), key=lambda item: -len(item[1]))[:3]
     axes = ", ".join(f"{name.replace('_', '-')} has {len(values)} values" for name, values in most)
     first = most[0][0]

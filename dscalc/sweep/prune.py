@@ -57,11 +57,11 @@ class Found:
     evaluated: int = 0  # memory computed in full
     feasible: int = 0  # of these, fit and were timed
     rejected: tuple[tuple[str, int], ...] = ()  # by first reason
-    done: int = 0  # layouts that are decided
+    done: int = 0  # numbers of the space that are decided
     complete: bool = True
 
 
-Progress = Callable[[int, int], None]  # layouts decided, layouts in all
+Progress = Callable[[int, int], None]  # numbers decided, numbers in all
 
 
 def merged(first: Found, second: Found, problem: Problem) -> Found:
@@ -199,5 +199,9 @@ def part(problem: Problem, level: int, first: int, last: int, told: Progress | N
                 told(found.done + sum(counts.values()), total)
     except KeyboardInterrupt:
         found = replace(found, complete=False)
-    pruned = tuple(counts.items())
-    return merged(found, Found(rejected=pruned, done=sum(counts.values())), problem)
+    holes = problem.space.holes
+    pruned = Found(
+        rejected=tuple((name, count) for name, count in counts.items() if name not in holes),
+        done=sum(counts.values()),
+    )
+    return merged(found, pruned, problem)

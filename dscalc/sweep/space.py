@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from dscalc import codes
 from dscalc.cost.axes import Groups, Rule, groups, rules
+from dscalc.cost.placement import stage_kinds
 from dscalc.frozen import dataclass
 from dscalc.records import Array, Layouts, Mask, ModelShape
 
@@ -42,6 +43,7 @@ ORDER = (
     "recompute",
     "recompute_layers",
 )
+_GRID_AXES = ("pp", "tp", "cp", "dp_replicate")
 STATE_AXES = "zero"  # with it, everything that the state in memory depends on is decided
 
 
@@ -76,8 +78,29 @@ class Space:
 
     @property
     def size(self) -> int:
-        """Layouts there are, legal or not."""
+        """Numbers there are, those of no layout of this job size among them."""
         return prod(self.radices)
+
+    @property
+    def holes(self) -> frozenset[str]:
+        """Checks that tell which numbers stand for no layout at all: its degrees do not multiply to the GPUs."""
+        return frozenset({"gpus", "dp"} if "dp_replicate" in self.asked else {"gpus", "dp", "dp_replicate"})
+
+    @property
+    def candidates(self) -> int:
+        """Layouts there are, legal or not."""
+        model_parallel = np.ones(1)
+        for name in ("pp", "tp", "cp"):
+            model_parallel = np.multiply.outer(model_parallel, column(name, self.values[name])).reshape(-1)
+        dp, count = np.unique(self.gpus / model_parallel, return_counts=True)
+        whole = (np.floor(dp) == dp) & (dp <= self.most_dp)
+        whole &= np.isin(dp, self.allowed_dp) if self.allowed_dp else True
+        replicas = column("dp_replicate", self.values["dp_replicate"])
+        each = np.full(dp.shape, len(replicas))
+        if "dp_replicate" not in self.asked:
+            each = (np.floor(dp[:, None] / replicas) * replicas == dp[:, None]).sum(axis=1)
+        grids = int((count * each * whole).sum())
+        return grids * prod(len(v) for name, v in self.values.items() if name not in _GRID_AXES)
 
     def layouts(self, ids: Ids, upto: int = len(ORDER)) -> Layouts:
         """Layouts by their number among prefixes of ``upto`` axes; later axes have their first value.
@@ -181,8 +204,8 @@ def _own(space: Space) -> Iterator[tuple[str, str, tuple[str, ...], Callable[[La
         unread = (lay.recompute != FULL) & (lay.recompute_layers != last)
         if last < inf:
             return np.asarray(unread)
-        whole = (lay.recompute_layers >= space.shape.layers / lay.pp + 2.0) & (lay.recompute_layers != last)
-        return np.asarray(unread | whole)
+        most = np.max(stage_kinds(space.shape, lay).layers, axis=0)
+        return np.asarray(unread | ((lay.recompute_layers >= most) & (lay.recompute_layers != last)))
 
     twins: tuple[tuple[tuple[str, ...], Callable[[Layouts, Groups], Mask]], ...] = (
         (("pp", "schedule", "vpp"), same_schedule),
@@ -199,7 +222,7 @@ def _own(space: Space) -> Iterator[tuple[str, str, tuple[str, ...], Callable[[La
             ("tp", "pp", "cp", "dp_replicate", "ep", "etp", "zero"),
             lambda lay, grp: (grp.shard == 1.0) & (grp.expert_shard == 1.0) & (lay.zero != first["zero"]),
         ),
-        (("pp", "recompute", "recompute_layers"), same_layers),
+        (("pp", "vpp", "schedule", "recompute", "recompute_layers"), same_layers),
     )
     for read, mask in twins:
         yield SAME, "is the same job as another layout of the sweep", read, mask
