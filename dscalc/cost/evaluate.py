@@ -82,7 +82,7 @@ def evaluate(
     result = memory(model, narrow, hardware, adapters, keep_terms)
     masks = [rule.illegal(narrow, derived, model) for rule in rules()]
     masks.append(result.total_bytes > result.usable_bytes)  # False where the usable memory is unknown
-    timed = None if timing is None else step(model, narrow, timing, adapters)
+    timed = None if timing is None else step(model, narrow, timing, adapters, keep_terms)
     shape = result.total_bytes.shape
     found = np.broadcast_to(first_of(masks), shape)
     return Evaluation(

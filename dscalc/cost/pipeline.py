@@ -18,6 +18,14 @@ from dscalc.records import Array
 PLAYED_ROUNDS = 3  # groups of p micro-batches that are played one by one; the rest repeat the slowest stage
 
 
+def _sum(runs: Array) -> Array:
+    """Sum over runs, first to last: the order of a library's sum depends on how many columns there are."""
+    total: Array = runs[0]
+    for row in runs[1:]:
+        total = total + row
+    return total
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Runs:
     """Stages of a pipeline in order, equal neighbours together.
@@ -45,7 +53,7 @@ class Runs:
     @property
     def stages(self) -> Array:
         """Stages in all [stages, (n,)]."""
-        return np.asarray(self.count.sum(axis=0))
+        return _sum(self.count)
 
     @property
     def slowest(self) -> Array:
@@ -70,7 +78,7 @@ def one_forward_one_backward_s(runs: Runs) -> Array:
     """
     both, m = runs.both, runs.micro
     whole = runs.count * both
-    total = whole.sum(axis=0)
+    total = _sum(whole)
     before = np.zeros_like(total)
     passed = np.zeros_like(total)
     best = np.zeros_like(total)
@@ -103,7 +111,7 @@ def gpipe_s(runs: Runs) -> Array:
     """
     there = runs.count > 0.0
     most = np.where(there, runs.forward, 0.0).max(axis=0) + np.where(there, runs.backward, 0.0).max(axis=0)
-    return np.asarray((runs.count * runs.both).sum(axis=0) + (runs.micro - 1.0) * most)
+    return np.asarray(_sum(runs.count * runs.both) + (runs.micro - 1.0) * most)
 
 
 def interleaved_s(runs: Runs) -> Array:
@@ -122,7 +130,7 @@ def interleaved_s(runs: Runs) -> Array:
         [Narayanan2021] section 2.2; [MegatronLM] pipeline_parallel/schedules.py.
     """
     slowest, m, v, p = runs.slowest, runs.micro, runs.chunks, runs.stages
-    closed = m * slowest + ((runs.count * runs.both).sum(axis=0) - slowest) / v
+    closed = m * slowest + (_sum(runs.count * runs.both) - slowest) / v
     position = np.cumsum(runs.count, axis=0)
     last = np.max(np.where((position >= p) & (runs.count > 0.0), runs.both, 0.0), axis=0)
     played = (last < slowest * (1.0 - 1e-12)) & (np.floor(m / p) * p == m) & (p > 1.0)
@@ -188,7 +196,7 @@ def _bubble(runs: Runs, weight: float) -> Array:
     """Slowest stage throughout, and (p - 1) times what F + B - weight W is on average, never under nothing."""
     p = runs.stages
     w = runs.weight_share * runs.backward
-    each = (runs.count * (runs.forward + runs.backward - w - weight * w)).sum(axis=0) / np.maximum(p, 1.0)
+    each = _sum(runs.count * (runs.forward + runs.backward - w - weight * w)) / np.maximum(p, 1.0)
     return np.asarray(runs.micro * runs.slowest + (p - 1.0) * np.maximum(each, 0.0))
 
 
@@ -245,7 +253,7 @@ def zb_v_s(runs: Runs) -> Array:
     """
     p = np.maximum(runs.stages, 1.0)
     w = runs.weight_share * runs.backward
-    each = (runs.count * np.maximum(runs.forward + runs.backward - 3.0 * w, 0.0)).sum(axis=0) / p
+    each = _sum(runs.count * np.maximum(runs.forward + runs.backward - 3.0 * w, 0.0)) / p
     return np.asarray(runs.micro * runs.slowest + (p - 1.0) * each)
 
 
@@ -266,7 +274,7 @@ def dualpipe_s(runs: Runs) -> Array:
     """
     p = np.maximum(runs.stages, 1.0)
     w = runs.weight_share * runs.backward
-    each = (runs.count * (runs.forward + 2.0 * runs.backward - 3.0 * w)).sum(axis=0) / p
+    each = _sum(runs.count * (runs.forward + 2.0 * runs.backward - 3.0 * w)) / p
     return np.asarray(runs.micro * runs.slowest + np.maximum(p / 2.0 - 1.0, 0.0) * np.maximum(each, 0.0))
 
 
