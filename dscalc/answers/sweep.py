@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from dscalc.answers.sweep_setup import Setup, build_setups, refuse_too_many, spa
 from dscalc.frozen import dataclass
 from dscalc.specs.given import gather
 from dscalc.specs.sweep_options import TABLE
+from dscalc.sweep.ceiling import Ceiling, ceiling, stocks
 from dscalc.sweep.prune import Found, Problem, Progress
 from dscalc.sweep.rank import front_of
 from dscalc.sweep.search import search
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 DEFAULT_TOP = 5
+DEFAULT_MARGINAL = 0.5  # of its ideal that one more GPU must give
+STOCK = 32  # layouts kept of each number of GPUs: with something changed, another may be best
+
+
+Places = Sequence[tuple[Setup, Space]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +65,7 @@ class SweepAnswer:
     given: Mapping[str, Any]
     rows: tuple[Row, ...]
     curve: tuple[CurvePoint, ...]
-    ceiling: Any
+    ceilings: Mapping[str, Ceiling]  # by the name of the machine
     candidates: int
     evaluated: int
     feasible: int
@@ -72,6 +78,11 @@ class SweepAnswer:
     def __iter__(self) -> Iterator[Any]:
         yield self.frame()
         yield self.ceiling
+
+    @property
+    def ceiling(self) -> Ceiling:
+        """That of the first machine."""
+        return self.ceilings[self.setups[0].name]
 
     @property
     def layouts_per_s(self) -> float:
@@ -89,7 +100,8 @@ class SweepAnswer:
         result = {
             "rows": [row.to_dict() for row in self.rows],
             "curve": [point.to_dict() for point in self.curve],
-            "ceiling": None,
+            "ceiling": ceiling_json(self.ceiling),
+            "ceilings": {name: ceiling_json(found) for name, found in self.ceilings.items()},
             "candidates": self.candidates,
             "evaluated": self.evaluated,
             "feasible": self.feasible,
@@ -126,11 +138,11 @@ def answer(given: Mapping[str, Any], progress: Progress | None = None) -> SweepA
     refuse_too_many([space for _, space in places])
     top = given.get("top", DEFAULT_TOP)
     by = "headroom" if given.get("objective") == "headroom" else "time"
-    problems = [Problem(space, setup.machine, top, by) for setup, space in places]
+    problems = [Problem(space, setup.machine, max(top, STOCK), by) for setup, space in places]
     start = time.perf_counter()
     results = search(problems, given.get("jobs", 1), progress)
     elapsed = time.perf_counter() - start
-    rows = _rows(places, results)
+    rows = _rows(places, results, top)
     rejected: dict[str, int] = {}
     for found in results:
         for name, count in found.rejected:
@@ -140,7 +152,7 @@ def answer(given: Mapping[str, Any], progress: Progress | None = None) -> SweepA
         given=dict(given),
         rows=tuple(rows),
         curve=tuple(point for setup in setups for point in _curve(setup, rows)),
-        ceiling=None,
+        ceilings=_ceilings(given, places, results),
         candidates=sum(space.candidates for _, space in places),
         evaluated=sum(found.evaluated for found in results),
         feasible=sum(found.feasible for found in results),
@@ -152,12 +164,32 @@ def answer(given: Mapping[str, Any], progress: Progress | None = None) -> SweepA
     )
 
 
-def _rows(places: Sequence[tuple[Setup, Space]], results: Sequence[Found]) -> list[Row]:
+def _ceilings(given: Mapping[str, Any], places: Places, results: Sequence[Found]) -> dict[str, Ceiling]:
+    """The ceiling of each machine, by its name."""
+    weak = given.get("scaling") == "weak"
+    ceilings = {}
+    for setup in dict.fromkeys(setup for setup, _ in places):
+        mine = [(space, found) for (other, space), found in zip(places, results, strict=True) if other is setup]
+        kept = [np.union1d(found.top.ids, found.front.ids) for _, found in mine]
+        held = stocks([space for space, _ in mine], kept, setup.machine, weak)
+        ceilings[setup.name] = ceiling(
+            mine[0][0],
+            held,
+            setup.machine,
+            error=setup.error.value,
+            share=given.get("marginal", DEFAULT_MARGINAL),
+            weak=weak,
+        )
+    return ceilings
+
+
+def _rows(places: Places, results: Sequence[Found], top: int) -> list[Row]:
     """The best layouts of each place, then what else is on the front; marked where nothing beats them."""
     rows: list[Row] = []
     for (setup, space), found in zip(places, results, strict=True):
-        rows += rows_of(setup, space, found.top.ids, range(1, len(found.top) + 1))
-        more = found.front.ids[~np.isin(found.front.ids, found.top.ids)]
+        first = found.top.ids[:top]
+        rows += rows_of(setup, space, first, range(1, len(first) + 1))
+        more = found.front.ids[~np.isin(found.front.ids, first)]
         rows += rows_of(setup, space, more, [0] * len(more))
     if not rows:
         return rows
@@ -183,3 +215,23 @@ def _curve(setup: Setup, rows: Sequence[Row]) -> Iterator[CurvePoint]:
             marginal = added / base.tokens_per_s_per_gpu
         yield CurvePoint(setup.name, gpus, batch, row, row.tokens_per_s_per_gpu / base.tokens_per_s_per_gpu, marginal)
         before = row
+
+
+def ceiling_json(found: Ceiling) -> dict[str, Any]:
+    """A ceiling as the JSON object that the documentation freezes."""
+    return {
+        "binding_limit": found.binding_limit,
+        "gpus": found.gpus,
+        "low_gpus": found.low_gpus,
+        "high_gpus": found.high_gpus,
+        "beyond": found.beyond,
+        "limits": {
+            name: {"gpus": limit.gpus, "low_gpus": limit.low_gpus, "high_gpus": limit.high_gpus, "reason": limit.reason}
+            for name, limit in found.limits.items()
+        },
+        "elasticities": dict(found.elasticities),
+        "points": [
+            {field.name: getattr(point, field.name) for field in fields(point)} | {"tokens_per_s": point.tokens_per_s}
+            for point in found.points
+        ],
+    }
