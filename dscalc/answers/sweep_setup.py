@@ -19,7 +19,7 @@ from dscalc.records import Timing
 from dscalc.specs.layout_spec import LayoutSpec, lower
 from dscalc.specs.pace import Noted, error_fraction
 from dscalc.specs.stack import entries
-from dscalc.specs.sweep_options import CHOICES, DEGREES, MACHINES, OWN
+from dscalc.specs.sweep_options import CHOICES, DEGREES, MACHINES, OF_BATCH, OWN
 from dscalc.sweep.prune import Machine
 from dscalc.sweep.space import ORDER, Space, legal_values
 from dscalc.units import MIB, TERA, format_count
@@ -27,7 +27,7 @@ from dscalc.units import MIB, TERA, format_count
 DEFAULT_BATCH_TOKENS = 4 * MIB  # of a step, where nothing says otherwise
 MOST_CANDIDATES = int(TERA)
 PLAIN_SCHEDULES = ("1f1b", "interleaved")  # those that every pipeline has
-OWN_WORDS = frozenset(option.name for option in OWN)
+OWN_WORDS = frozenset({*(option.name for option in OWN), *OF_BATCH})
 ON, OFF = 1.0, 0.0
 
 
