@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dscalc.answers.batch_limits import limits as batch_limits
 from dscalc.answers.case import inputs_of
 from dscalc.answers.envelope import Assumption, Warning, envelope
 from dscalc.answers.sweep_budget import Budget, budget_of, price_of
@@ -18,7 +19,7 @@ from dscalc.answers.sweep_rows import Row, rows_of
 from dscalc.answers.sweep_setup import Setup, build_setups, refuse_too_many, spaces_of
 from dscalc.frozen import dataclass
 from dscalc.specs.given import gather
-from dscalc.specs.sweep_options import TABLE
+from dscalc.specs.sweep_options import OF_BATCH, TABLE
 from dscalc.sweep.ceiling import Ceiling, ceiling
 from dscalc.sweep.curve import stocks
 from dscalc.sweep.prune import FLOOR, MEMORY, Found, Problem, Progress
@@ -267,8 +268,20 @@ def _ceilings(given: Mapping[str, Any], places: Places, results: Sequence[Found]
             error=setup.error.value,
             share=given.get("marginal", DEFAULT_MARGINAL),
             weak=weak,
+            critical=_critical(setup, given),
         )
     return ceilings
+
+
+def _critical(setup: Setup, given: Mapping[str, Any]) -> tuple[float, str] | None:
+    """The smallest critical batch that a law can tell from what was given, in tokens, and its name."""
+    if not any(name in given for name in OF_BATCH):
+        return None
+    step_tokens = float(setup.batches[0] * setup.spec.seq_len)
+    params = (float(setup.case.counts.main), float(setup.case.counts.active))
+    laws = batch_limits(given, step_tokens, step_tokens, "tokens", params, [], [])
+    known = [(law.critical_batch, law.law) for law in laws if law.critical_batch is not None]
+    return min(known, default=None)
 
 
 def _closed_forms(

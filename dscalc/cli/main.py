@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sweep": (
         "dscalc.cli.sweep:command",
         "Every layout on so many GPUs: the best, the scaling curve, where it stops paying.",
+    ),
     "batch": (
         "dscalc.cli.batch:command",
         "Batch, learning rate and warmup for more workers; critical batch, stragglers.",

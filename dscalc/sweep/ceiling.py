@@ -14,7 +14,8 @@ from dscalc.sweep.space import Space
 
 LIMITS = ("memory_floor", "ratio_one", "marginal_gain", "throughput_peak", "latency", "critical_batch", "sequences")
 UPPER = LIMITS[1:]  # those that adding GPUs runs into
-NO_LAW = "no batch law was asked for"
+NO_LAW = "give --tokens, --noise-scale or --batch-law to ask the laws of the batch"
+Critical = tuple[float, str]  # tokens of a step, and the law that says so
 LEVERS = (  # what is changed, and by which factor
     (Change("bandwidth_bytes_per_s", bandwidth=2.0), 2.0),
     (Change("tokens_per_rank", tokens=2.0), 2.0),
@@ -84,14 +85,14 @@ def _marginals(points: Sequence[Point]) -> Iterator[tuple[float, float]]:
         yield sqrt(a.gpus * b.gpus), (b.tokens_per_s - a.tokens_per_s) / (b.gpus - a.gpus) / ideal
 
 
-def limits(points: Sequence[Point], share: float, weak: bool, critical_tokens: float | None) -> dict[str, Limit]:
+def limits(points: Sequence[Point], share: float, weak: bool, critical: Critical | None) -> dict[str, Limit]:
     """The limits of a curve.
 
     Args:
         points: the curve, ascending.
         share: of its ideal that one more GPU must give.
         weak: the batch grows with the GPUs.
-        critical_tokens: tokens of a step above which a larger batch helps little; None: unknown.
+        critical: tokens of a step above which a larger batch helps little, and the law that says so; None: unknown.
 
     Returns:
         By name, in the order of ``LIMITS``.
@@ -139,7 +140,7 @@ def limits(points: Sequence[Point], share: float, weak: bool, critical_tokens: f
         "collectives wait longer for their latency than for their bytes",
         f"bytes still take longer than latency on {last.gpus:,} GPUs",
     )
-    found["critical_batch"] = _critical(points, weak, critical_tokens)
+    found["critical_batch"] = _critical(points, weak, critical)
     put(
         "sequences",
         None if weak else first.sequences * last.model_parallel,
@@ -149,17 +150,18 @@ def limits(points: Sequence[Point], share: float, weak: bool, critical_tokens: f
     return found
 
 
-def _critical(points: Sequence[Point], weak: bool, critical_tokens: float | None) -> Limit:
+def _critical(points: Sequence[Point], weak: bool, critical: Critical | None) -> Limit:
     name = "critical_batch"
-    if critical_tokens is None:
+    if critical is None:
         return Limit(name, None, NO_LAW)
+    most, law = critical
     tokens = points[0].tokens
     if not weak:
-        side = "above" if tokens > critical_tokens else "below"
-        words = f"the batch stays at {tokens:,.0f} tokens, {side} the critical {critical_tokens:,.0f}"
-        return Limit(name, float(points[0].gpus) if tokens > critical_tokens else None, words)
-    at = points[0].gpus * critical_tokens / tokens
-    return Limit(name, at, f"the batch passes the critical {critical_tokens:,.0f} tokens")
+        side = "above" if tokens > most else "below"
+        words = f"the batch stays at {tokens:,.0f} tokens, {side} the critical {most:,.0f} of law {law}"
+        return Limit(name, float(points[0].gpus) if tokens > most else None, words)
+    at = points[0].gpus * most / tokens
+    return Limit(name, at, f"the batch passes the critical {most:,.0f} tokens of law {law}")
 
 
 def binding(found: Mapping[str, Limit]) -> Limit | None:
@@ -176,7 +178,7 @@ def ceiling(
     error: float,
     share: float = 0.5,
     weak: bool = False,
-    critical_tokens: float | None = None,
+    critical: Critical | None = None,
 ) -> Ceiling:
     """Where scaling stops, with ranges and elasticities.
 
@@ -187,17 +189,17 @@ def ceiling(
         error: relative uncertainty of the rate of computing and of that of the network.
         share: of its ideal that one more GPU must give.
         weak: the batch grows with the GPUs.
-        critical_tokens: tokens of a step above which a larger batch helps little; None: unknown.
+        critical: tokens of a step above which a larger batch helps little, and the law that says so; None: unknown.
 
     Returns:
         The ceiling.
     """
 
     def limits_with(change: Change) -> dict[str, Limit]:
-        return limits(curve(space, held, machine, change), share, weak, critical_tokens)
+        return limits(curve(space, held, machine, change), share, weak, critical)
 
     points = curve(space, held, machine)
-    found = limits(points, share, weak, critical_tokens)
+    found = limits(points, share, weak, critical)
     nudges = [
         Change("compute", compute=1.0 + error),
         Change("compute", compute=1.0 / (1.0 + error)),
