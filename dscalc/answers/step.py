@@ -245,7 +245,7 @@ def answer(
         measured_s=measured_s,
         explanations=(),
         verdict="",
-        assumptions=(*case.assumptions, *_assumptions((*notes, bar), inputs.network), *_jitter(inputs.jitter)),
+        assumptions=(*case.assumptions, *rate_assumptions((*notes, bar), inputs.network), *_jitter(inputs.jitter)),
         warnings=(),
     )
     if measured_s is not None:
@@ -307,7 +307,8 @@ def step_inputs(given: Mapping[str, Any], case: Case) -> tuple[Inputs, tuple[Not
     )
 
 
-def _assumptions(notes: tuple[Noted, ...], network: Lowered) -> list[Assumption]:
+def rate_assumptions(notes: tuple[Noted, ...], network: Lowered) -> list[Assumption]:
+    """The numbers that a step rests on, each with its kind and source."""
     found = [Assumption(f"step.{n.name.replace('/', '.')}", n.value, n.unit, n.kind, _sure(n)) for n in notes]
     found += [
         Assumption(f"network.{n.name.replace('/', '.')}", n.value, n.unit, n.kind, n.source) for n in network.notes

@@ -56,6 +56,7 @@ class Option:
         metavar: what ``--help`` shows for the value.
         minimum, maximum: range of a whole number.
         uses: what the option bears on: ``memory``, ``time`` (or both), or the commands ``comm``, ``step``, ``batch``.
+        many: it takes lists and ranges, as a sweep does; see ``specs.spans``.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Option:
     minimum: int = 1
     maximum: int = LARGEST
     uses: str = "memory time"
+    many: bool = False
 
     @property
     def flag(self) -> str:

@@ -64,6 +64,11 @@ def parse(option: Option, value: object) -> object:
         InputError: the value is not what the option takes; names the option and what would be right.
     """
     try:
+        if option.many:
+            from dscalc.specs.spans import read_many  # only a sweep takes lists
+
+            ranges = option.kind in ("whole", "length")
+            return read_many(value, lambda one: _READERS[option.kind](option, one), ranges=ranges)
         return _READERS[option.kind](option, value)
     except DscalcError as error:
         raise InputError(error.message, where=error.where or option.flag) from None
@@ -257,8 +262,16 @@ _READERS: Mapping[str, Callable[[Option, Any], object]] = {
 }
 
 
-def read_word(word: str, value: object) -> tuple[str, object]:
+def read_word(word: str, value: object, table: Mapping[str, Option] = OPTIONS) -> tuple[str, object]:
     """Canonical name and parsed value of one option in any spelling.
+
+    Args:
+        word: the option.
+        value: text, number, bool or list.
+        table: the options there are, by canonical name.
+
+    Returns:
+        Name and value.
 
     Raises:
         InputError: an unknown or ambiguous word, or a bad value.
@@ -273,7 +286,8 @@ def read_word(word: str, value: object) -> tuple[str, object]:
                 f"only stands for {OPTIONS[target].flag} {constant}; leave it out or say what is meant",
                 where="--" + name.replace("_", "-"),
             )
-        return target, constant
-    if name not in OPTIONS:
-        raise InputError(f"there is no such option{nearest(name, spellings())}", where="--" + name.replace("_", "-"))
-    return name, parse(OPTIONS[name], value)
+        return target, (constant,) if table[target].many else constant
+    if name not in table:
+        known = (*spellings(), *table)
+        raise InputError(f"there is no such option{nearest(name, known)}", where="--" + name.replace("_", "-"))
+    return name, parse(table[name], value)
