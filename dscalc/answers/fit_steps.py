@@ -13,7 +13,7 @@ import numpy as np
 
 from dscalc.answers.case import build_case
 from dscalc.answers.envelope import Warning
-from dscalc.answers.step import Inputs, inputs_of_step
+from dscalc.answers.step import Inputs, step_inputs
 from dscalc.calibrate.fit_factors import Factors, fit_factors
 from dscalc.calibrate.profile import factor_record, profile_text
 from dscalc.cost.exchange import Exchange
@@ -129,7 +129,7 @@ def fit_step_file(path: str, record: Mapping[str, Any]) -> StepFactors:
                     if name in words:
                         raise InputError(f"a column {name}: the steps are those of the cluster that is fitted")
                 options = gather({**words, "profile": str(file)})
-                inputs.append(inputs_of_step(options, build_case(options))[0])
+                inputs.append(step_inputs(options, build_case(options))[0])
                 measured.append(seconds)
             except DscalcError as error:
                 raise InputError(error.message.replace(str(file), "the profile"), where=f"{path}:{line}") from None

@@ -287,7 +287,7 @@ def step_warnings(answer: StepAnswer, found: Step) -> list[Warning]:
                 "`dscalc comm` lists it; keep --tp inside a node, raise --micro-batch or --grad-accum",
             )
         )
-    if found.sent.misaligned[0] > 0.0:
+    if found.misaligned[0] > 0.0:
         notes.append(
             Warning(
                 "misaligned_group", "a parallel group straddles nodes unevenly", "choose degrees that divide a node"
