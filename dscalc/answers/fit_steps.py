@@ -16,7 +16,7 @@ from dscalc.answers.envelope import Warning
 from dscalc.answers.step import Inputs, step_inputs
 from dscalc.calibrate.fit_factors import Factors, fit_factors
 from dscalc.calibrate.profile import factor_record, profile_text
-from dscalc.cost.exchange import Exchange
+from dscalc.cost.exchange import Exchange, exchange
 from dscalc.cost.step import timed_step
 from dscalc.errors import DscalcError, InputError
 from dscalc.frozen import dataclass
@@ -136,7 +136,7 @@ def fit_step_file(path: str, record: Mapping[str, Any]) -> StepFactors:
     stacks = sorted({each.case.layout.spec.stack for each in inputs})
     if len(stacks) > 1:
         raise InputError(f"steps of several stacks ({', '.join(stacks)}); fit one at a time", where=path)
-    sent = [each.run().sent for each in inputs]  # communication on the wire is what the profile says of it
+    sent = [_sent(each) for each in inputs]
     fit = fit_factors(lambda factors: _predict(inputs, sent, factors), np.asarray(measured))
     columns = zip(cells, measured, fit.before_s, fit.after_s, fit.left_out_s, strict=True)
     rows = [
@@ -144,6 +144,11 @@ def fit_step_file(path: str, record: Mapping[str, Any]) -> StepFactors:
         for (line, row), seconds, before, after, left in columns
     ]
     return StepFactors(path, stacks[0], fit, tuple(rows))
+
+
+def _sent(inputs: Inputs) -> Exchange:
+    """Communication on the wire, which is what the profile says of it whatever the factors."""
+    return exchange(inputs.case.model.shape, inputs.layouts, inputs.network.network, inputs.case.adapters)
 
 
 def _predict(inputs: Sequence[Inputs], sent: Sequence[Exchange], factors: Mapping[str, float]) -> Array:

@@ -10,6 +10,7 @@ import numpy as np
 
 from dscalc.answers.envelope import Warning
 from dscalc.cost.communication import communication
+from dscalc.cost.measured import moved_curves
 from dscalc.cost.step import Step
 from dscalc.records import PaceTable
 from dscalc.specs.pace import faults
@@ -66,7 +67,9 @@ def _slow_network(factor: float) -> Change:
     def changed(inputs: Inputs) -> Inputs:
         network = inputs.network.network
         outer = replace(network.tiers[-1], efficiency=network.tiers[-1].efficiency * factor)
-        lowered = replace(inputs.network, network=replace(network, tiers=(*network.tiers[:-1], outer)))
+        curves = moved_curves(network.curves, factor, across=True)
+        moved = replace(network, tiers=(*network.tiers[:-1], outer), curves=curves)
+        lowered = replace(inputs.network, network=moved)
         return replace(inputs, network=lowered)
 
     return changed

@@ -10,6 +10,7 @@ proportion.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,6 +76,37 @@ def bus_volume(op: str, group: Array) -> Array:
         [NcclTests] bus bandwidth.
     """
     return VOLUME[op][0](np.asarray(group, dtype=np.float64))
+
+
+def moved_curves(
+    curves: tuple[Curve, ...], bandwidth: float = 1.0, latency: float = 1.0, across: bool = False
+) -> tuple[Curve, ...]:
+    """Curves as they would be on a network with other rates: the time of the smallest message counts as latency.
+
+    Args:
+        curves [s, (sizes,)]: as measured.
+        bandwidth [times, scalar]: factor on what bytes run at.
+        latency [times, scalar]: factor on the time of the smallest message.
+        across [flag, scalar]: change only groups that cross domains.
+
+    Returns:
+        The curves [s, (sizes,)].
+
+    Raises:
+        nothing.
+
+    References:
+        [Definition].
+    """
+    found = []
+    for curve in curves:
+        if across and curve.domains <= 1.0:
+            found.append(curve)
+            continue
+        least = np.exp(np.minimum(curve.log_s, curve.log_s[0]))
+        seconds = least * latency + (np.exp(curve.log_s) - least) / bandwidth
+        found.append(replace(curve, log_s=np.log(seconds)))
+    return tuple(found)
 
 
 def chosen_curves(op: str, place: Placement, network: Network) -> tuple[NDArray[np.intp], Mask]:

@@ -12,7 +12,7 @@ import pytest
 from dscalc.answers.case import build_case
 from dscalc.answers.fit import fit
 from dscalc.answers.fit_steps import fit_step_file
-from dscalc.answers.step import inputs_of_step
+from dscalc.answers.step import step_inputs
 from dscalc.calibrate.fit import fit_logs
 from dscalc.calibrate.profile import Base, cluster_record, profile_text
 from dscalc.errors import InputError
@@ -43,7 +43,7 @@ def steps(folder: Path, record: dict[str, Any], truth: dict[str, float], noise: 
             {"profile": str(profile), "model": "llama-3-8b", "gpus": gpus, "tp": tp, "micro_batch": micro_batch}
             | {"seq_len": seq_len, "zero": 1, "stack": "megatron"}
         )
-        inputs = inputs_of_step(given, build_case(given))[0]
+        inputs = step_inputs(given, build_case(given))[0]
         gpu = inputs.case.machine.gpu
         assert gpu is not None
         c = calibrated(gpu, Sustained.model_validate(made), "megatron", inputs.engine, inputs.table, inputs.constants)
