@@ -132,8 +132,19 @@ def _compared(out: Screen, answer: Profiled) -> None:
                 small,
             )
         )
+    for kernel in answer.kernels:
+        rate = format_rate if kernel.what == "memory" else format_flop_rate
+        style = BAD if kernel.verdict == "slow" else GOOD
+        share = Span(f"{kernel.fraction:.0%}", style)
+        rows.append((f"{kernel.what} of one GPU", rate(kernel.measured), rate(kernel.usual), share, "", ""))
+    if not rows:
+        out.say("Nothing is known of that kind to compare with.", QUIET)
     heads = [("", "left"), ("measured", "right"), ("usual", "right"), ("share", "right"), ("published", "right")]
-    out.table([*heads, ("small: measured / usual", "right")], rows)
+    if rows:
+        out.table([*heads, ("small: measured / usual", "right")], rows)
+    for kernel in answer.kernels:
+        for cause in kernel.causes:
+            out.say(f"- {kernel.what} at {kernel.fraction:.0%}: {cause}", hang=2)
     for each in answer.compared:
         for cause in each.causes:
             out.say(f"- {each.key.op} at {each.fraction:.0%}: {cause}", hang=2)
