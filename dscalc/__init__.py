@@ -10,6 +10,7 @@ __all__ = [
     "DscalcError",
     "MemoryAnswer",
     "__version__",
+    "batch",
     "comm",
     "evaluate",
     "fit",
@@ -23,6 +24,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from dscalc.answers.batch import batch
     from dscalc.answers.comm import comm
     from dscalc.answers.fit import fit
     from dscalc.answers.memory import MemoryAnswer, memory
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "DscalcError": "dscalc.errors",
     "MemoryAnswer": "dscalc.answers.memory",
+    "batch": "dscalc.answers.batch",
     "comm": "dscalc.answers.comm",
     "evaluate": "dscalc.cost.evaluate",
     "fit": "dscalc.answers.fit",

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 
 from dscalc.answers.envelope import Warning, envelope
+from dscalc.answers.fit_profile import Profiled, profiled
 from dscalc.calibrate.logs import read_log
 from dscalc.calibrate.measurements import HALVES, Check, Compute, Read, Table
 from dscalc.calibrate.table_checks import PLAIN, SCALED, Stated
 from dscalc.errors import InputError
 from dscalc.frozen import dataclass
+from dscalc.specs.given import gather
 
 OPS = ("all_reduce", *sorted(SCALED | PLAIN))
 MAX_FILES = 10_000
@@ -38,6 +40,7 @@ class FitAnswer:
     left_out: tuple[tuple[str, str], ...]
     stated: Stated
     with_rows: bool
+    profiled: Profiled
 
     def warnings(self) -> list[Warning]:
         """What a reader should know before using the numbers."""
@@ -48,7 +51,7 @@ class FitAnswer:
         for log in self.logs:
             for table in log.tables:
                 told += [_warning(log, table, check) for check in table.checks if not check.ok]
-        return told
+        return [*told, *self.profiled.warnings]
 
     def tables(self) -> list[dict[str, Any]]:
         """Every table of every log as one row, base units."""
@@ -86,9 +89,9 @@ class FitAnswer:
                 "ranks": self.stated.ranks,
                 "nodes": self.stated.nodes,
             },
-            [],
+            self.profiled.assumptions,
             self.warnings(),
-            {"logs": [self._log(log) for log in self.logs]},
+            {"logs": [self._log(log) for log in self.logs], **self.profiled.to_json()},
         )
 
     def to_json_tables(self, log: Read) -> list[dict[str, Any]]:
@@ -198,8 +201,12 @@ def fit(
     op: str | None = None,
     ranks: int | None = None,
     nodes: int | None = None,
+    step: str | os.PathLike[str] | None = None,
+    compare: bool = False,
+    output: str | os.PathLike[str] | None = None,
+    **options: object,
 ) -> FitAnswer:
-    """Read logs of benchmarks.
+    """Read logs of benchmarks, fit them, and make a profile of what they say.
 
     Args:
         files: logs of nccl-tests, rccl-tests, PyTorch benchmarks or ``dscalc bench``, in any encoding; ``-`` is the
@@ -208,6 +215,10 @@ def fit(
         op: the operation, where the logs do not name it.
         ranks: members of the group, where the logs do not say it.
         nodes: nodes that the group lies on, where the logs do not say it.
+        step: a CSV file of measured steps: columns named as the options of ``dscalc step``, and ``step_time_s``.
+        compare: set the shipped profile of that kind of node beside it.
+        output: where the profile is to be written; its text is ``profiled.text``.
+        options: ``cluster``, ``gpu``, ``gpus_per_node``, ``interconnect`` and ``profile``: what was measured.
 
     Returns:
         The answer.
@@ -233,7 +244,14 @@ def fit(
         listed = "; ".join(f"{file}: {reason}" for file, reason in left_out[:3])
         more = f"; and {len(left_out) - 3} more" if len(left_out) > 3 else ""
         raise InputError(f"no file has a usable row: {listed}{more}", where="FILE")
-    return FitAnswer(tuple(logs), tuple(left_out), stated, rows)
+    found = profiled(
+        logs,
+        gather(options),
+        comparing=compare,
+        step_file=None if step is None else os.fspath(step),
+        output=None if output is None else os.fspath(output),
+    )
+    return FitAnswer(tuple(logs), tuple(left_out), stated, rows, found)
 
 
 def _op(op: str | None) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dscalc.report.export import to_csv, to_json, to_markdown
+from dscalc.report.fit_profile import sections
 from dscalc.report.screen import BAD, GOOD, QUIET, Cell, Screen, Span
 from dscalc.units import format_bytes, format_count, format_flop_rate, format_rate, format_time
 
@@ -36,7 +37,9 @@ UNKNOWN = "?"
 NONE = "-"
 
 
-def render(found: FitAnswer, form: str, *, colour: bool | None = None, quiet: bool = False) -> str:
+def render(
+    found: FitAnswer, form: str, *, colour: bool | None = None, quiet: bool = False, explain: bool = False
+) -> str:
     """The answer in the form asked for."""
     if form == "json":
         return to_json(found.to_json())
@@ -68,8 +71,11 @@ def render(found: FitAnswer, form: str, *, colour: bool | None = None, quiet: bo
             )
         for note in log.notes:
             out.say(f"  {note}", QUIET, hang=2)
-    for warning in found.warnings():
-        out.add([])
+    sections(out, found.profiled, explain=explain)
+    warnings = found.warnings()
+    if warnings:
+        out.head("Warnings")
+    for warning in warnings:
         out.say(f"! {warning.message}. Next: {warning.next_step}.", hang=2)
     return out.text()
 
