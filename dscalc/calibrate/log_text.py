@@ -36,6 +36,7 @@ _MARKS = (
     (b"\xef\xbb\xbf", "utf-8-sig"),
 )
 
+_BLANKS = dict.fromkeys((*range(9), *range(10, 32), *range(127, 160)), " ")  # control characters but the tab
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")
 _NOISE = re.compile(  # a line of NCCL or RCCL that begins anywhere
     r"(?:\[\d{4}-\d\d-\d\d[ T][\d:.,]+\] ?)?[A-Za-z][\w.-]{0,80}:\d+:\d+ (?:\[\w+\] )?"
@@ -153,6 +154,8 @@ def split_lines(text: str) -> list[Line]:
             clean = shown[:LIMIT_LINE]
             if "\x1b" in clean:
                 clean = _ESCAPE.sub("", clean)
+            if not clean.isprintable():
+                clean = clean.translate(_BLANKS)
             noise = ""
             if "CCL " in clean:
                 message = _NOISE.search(clean)

@@ -56,7 +56,7 @@ _BROKEN = re.compile(r"[\d.eE+/NA \t-]+|\s*[A-Za-z]{1,8}[\d.eE+/NA \t-]*")
 _STARTED = re.compile(r"\s*\d{1,15}(?:\s+(?:\d{1,15}(?:\s+\w{0,10})?)?)?")
 _SIGN = re.compile(
     r"nThread\s+\d+\s+nGpus|redop|Avg bus bandwidth|Collective test starting|"
-    r"\d\s+\d{1,15}\s+(?:" + "|".join(ELEMENT_BYTES) + r")\s"
+    r"(?:\d\s+\d{1,15}|\d{14})\s+(?:" + "|".join(ELEMENT_BYTES) + r")\s"
 )
 _COUNTED = re.compile(r"\b(\d{1,5})[ -]nodes?\b", re.IGNORECASE)
 _SAID = re.compile(r"nThread|bus|[Rr]ank|_perf|-tests|sing devices|bounds|SLURM_|Collective test")
@@ -207,14 +207,18 @@ class Reader:
 
     # -------------------------------------------------------------------------------------------------------- rows
     def _row(self, piece: Piece, line: Line, text: str) -> None:
-        redop, cells = tokens(piece.rest)
+        redop, cells = tokens(piece.rest, piece.size)
         whole = piece.rest.rstrip(" \t")
         if not line.ended and piece.rest == whole and not line.noise and cells:
             cells[-1] = cells[-1]._replace(value=math.nan)  # the end of the file may have cut its last digit
         found = halves_of(piece, cells, self.part.layout, all_there=True)
         if found is None:
-            start = line._replace(text=text[piece.start :])
-            self.pending = [start]
+            later = find_piece(piece.rest)
+            end = len(text) if later is None else len(text) - len(piece.rest) + later.start
+            self.pending = [line._replace(text=text[piece.start : end])]
+            if later is not None:  # another row broke into this one
+                self._flush()
+                self._row(later, line, piece.rest)
             return
         root, halves, deviations = found
         self._keep(Row(line.number, piece.size, piece.elements, piece.dtype, redop, root, halves), deviations)
@@ -256,7 +260,7 @@ class Reader:
             piece = find_piece(way)
             if piece is None or piece.size == 0:
                 continue
-            redop, cells = tokens(piece.rest)
+            redop, cells = tokens(piece.rest, piece.size)
             found = halves_of(piece, cells, self.part.layout, all_there=True)
             if found is None or parts(Row(0, piece.size, piece.elements, piece.dtype, redop, None, found[1])) == 0:
                 continue
@@ -276,7 +280,7 @@ class Reader:
         if piece is None:
             self.part.torn.append(start.number)
             return
-        redop, cells = tokens(piece.rest)
+        redop, cells = tokens(piece.rest, piece.size)
         if cells and piece.rest.rstrip(" \t") == piece.rest and piece.rest.endswith(cells[-1].text):
             cells[-1] = NOTHING  # the cut may have gone through it
         found = halves_of(piece, cells, self.part.layout, all_there=False)
@@ -335,7 +339,9 @@ def _well_printed(text: str, exact: int) -> bool:
 
 def _trusted(size: int, half: Half) -> Half:
     """A half read from one unbroken stretch, if its time and speed are there and agree."""
-    return half if agree(size, half.time, half.algbw) else NO_HALF
+    if not agree(size, half.time, half.algbw):
+        return NO_HALF
+    return half if _well_printed(half.busbw.text, SPEED) else Half(half.time, half.algbw, NOTHING, NOTHING)
 
 
 def sniff(text: str) -> bool:

@@ -19,6 +19,7 @@ from dscalc.specs.bounded_file import fault
 from dscalc.units import BITS_PER_BYTE, GB, GIB, GIGA, KIB, MEGA, MIB
 
 MAX_RECORDS = 2_000_000
+LONGEST_HEADING = 2000  # characters
 FIXED = 0.95  # of the rows must have as many decimals before one with fewer counts as cut
 MAX_DEPTH = 40  # of braces; deeper is no log
 TO_US = {"ns": 1e-3, "us": 1.0, "usec": 1.0, "µs": 1.0, "ms": 1e3, "msec": 1e3, "s": 1e6, "sec": 1e6}
@@ -36,6 +37,7 @@ NAMES = {
 HALF_PREFIXES = (("outofplace", 0), ("oop", 0), ("inplace", 1), ("ip", 1))
 _UNIT = re.compile(r"^(.*?)[\s_]*(?:\(([^)]*)\)|\[([^\]]*)\])\s*$")
 _RECORDS = re.compile(r'[{,\n]\s*"(?:size|results)"\s*:')
+_SIZE = re.compile("size", re.IGNORECASE)
 _SIZE_KEY = re.compile(r'"size"\s*:')
 
 
@@ -84,11 +86,17 @@ def sniff_csv(text: str) -> bool:
 
 def _heading(text: str) -> int | None:
     """Where the heading of a table with commas begins."""
-    for found in re.finditer(r"^[^\n]*size[^\n]*,[^\n]*(?:busbw|bus_bw|time|latency)[^\n]*$", text, re.I | re.M):
-        columns = [column(word.strip().strip('"')) for word in untagged(found[0]).strip().split(",")]
-        names = {c.name for c in columns if c}
-        if "size" in names and names & {"time", "busbw", "algbw"}:
-            return found.start()
+    at = 0
+    while (found := _SIZE.search(text, at)) is not None:
+        start, end = text.rfind("\n", at, found.start()) + 1 or at, text.find("\n", found.end())
+        at = len(text) if end < 0 else end + 1
+        line = text[start : start + LONGEST_HEADING + 1]
+        line = line.partition("\n")[0]
+        if len(line) <= LONGEST_HEADING and "," in line:
+            columns = [column(word.strip().strip('"')) for word in untagged(line).strip().split(",")]
+            names = {c.name for c in columns if c}
+            if "size" in names and names & {"time", "busbw", "algbw"}:
+                return start
     return None
 
 
@@ -109,11 +117,15 @@ def read_csv(log: Log, stated: Stated = NOTHING_STATED) -> Read:
     lines = [line._replace(text=untagged(line.text).strip()) for line in log.lines if line.number >= first]
     headings = lines[0].text.split(",")
     names = [heading.strip().strip('"') for heading in headings]
-    columns = [column(name, names[:at].count(name)) for at, name in enumerate(names)]
+    columns: list[Column | None] = []
+    for name in names:
+        meant = column(name)
+        columns.append(meant and column(name, sum(c is not None and c.name == meant.name for c in columns)))
     cells = [(line, next(csv.reader([line.text]), [])) for line in lines[1 : MAX_RECORDS + 1] if line.text]
     ends = Counter(_decimals(texts[-1]) for _, texts in cells if len(texts) == len(names))
     often = ends.most_common(1)[0] if ends else (0, 0)
-    usual = often[0] if often[1] > FIXED * ends.total() else 0  # where numbers have a fixed form
+    # where numbers have a fixed form: all but one row, or nearly all
+    usual = often[0] if often[1] >= max(ends.total() - 1, 2) or often[1] > FIXED * ends.total() else 0
     gathered = _Gathered(log.name, "csv", stated)
     for line, texts in cells:
         whole = len(texts) == len(names) and line.ended
@@ -253,7 +265,7 @@ class _Gathered:
         if devices:  # one for each process
             self.ranks, self.ranks_from = len(devices) * each, "the list of devices"
             self.nodes = len({str(d.get("hostname")) for d in devices})
-            self.gpu = str(devices[0].get("device_info", ""))[:80]
+            self.gpu = "".join(c for c in str(devices[0].get("device_info", ""))[:80] if c.isprintable())
         average, bounds = found.get("average_bus_bandwidth"), found.get("out_of_bounds")
         if isinstance(average, dict):
             self.mean = number(_text(average.get("bandwidth")))

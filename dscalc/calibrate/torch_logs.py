@@ -13,7 +13,7 @@ from dscalc.units import BITS_PER_BYTE, GIGA, KIB, MB, MICRO, MILLI
 
 BINARY = {"": 1, "K": KIB, "M": KIB**2, "G": KIB**3, "T": KIB**4}
 TIMES = {"us": 1.0, "ms": MILLI / MICRO, "s": 1 / MICRO}
-LOOKED_BACK = 400  # lines between a title and its table
+DECIMALS = 3  # of every number of the cookbook
 GPU_NAME = re.compile(r"DeviceProperties\(name='([^']{1,80})'")
 
 # ------------------------------------------------------------------------------------ EleutherAI cookbook, ds_bench
@@ -114,7 +114,7 @@ def _cookbook_row(
     half = Half(
         _scaled(time, TIMES[found[6] or "us"]),
         _scaled(tput, speed * once),
-        _scaled(busbw, speed) if ended else NOTHING,
+        _scaled(busbw, speed) if ended and len(found[8].partition(".")[2]) == DECIMALS else NOTHING,
         NOTHING,
     )
     return Row(line, size, 0, "", "", None, (half, NO_HALF))

@@ -107,7 +107,7 @@ def _compute(out: Screen, answer: Profiled) -> None:
         else:
             rows.append(("a launch", format_time(each["time_s"]), f"{each['points']}", ""))
     if rows:
-        out.head("What one GPU sustains", "large products; spread: all but the slowest and fastest tenth")
+        out.head("What one GPU sustains", "large products; spread: the middle 80 %")
         out.table([("", "left"), ("", "right"), ("rows", "right"), ("", "left")], rows)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +13,7 @@ from dscalc.calibrate.log_text import Log
 from dscalc.calibrate.logs import read_text
 from dscalc.calibrate.measurements import Read
 from dscalc.errors import InputError
-from tests.calibrate.written import GENERATIONS, NOISE, SCALED, TAGS, Truth, Written, nccl_tests, times_of
+from tests.calibrate.written import GENERATIONS, NOISE, OTHERS, SCALED, TAGS, Truth, Written, nccl_tests, times_of
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "sendrecv")
 ENCODINGS = ("utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be")
@@ -142,3 +142,61 @@ def test_damage_never_invents_a_row(case: tuple[Written, bytes, set[int]]) -> No
         truth = log.rows[index]
         assert truth.size in by_size, f"line {index + 1} is whole and not reported"
         assert part_of(by_size[truth.size], truth, fully=True)
+
+
+def everything(text: str) -> list[tuple[float, ...]]:
+    """Every number that a log gives, row by row."""
+    try:
+        found = read_text(Log("cut.log", text.encode()))
+    except InputError:
+        return []
+    rows = [
+        (
+            float(size),
+            *(float(column[h, i]) for column in (t.time_s, t.algbw_bytes_per_s, t.busbw_bytes_per_s) for h in (0, 1)),
+        )
+        for t in found.tables
+        for i, size in enumerate(t.size_bytes)
+    ]
+    rows += [
+        tuple(float(column[i]) for column in (c.m, c.n, c.k, c.rate)) for c in found.compute for i in range(len(c.line))
+    ]
+    return rows
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_no_cut_anywhere_invents_a_number(name: str) -> None:
+    text = OTHERS[name]
+    whole = everything(text)
+    assert len(whole) == {"cookbook-raw": 1, "csv": 3}.get(name, 2)
+
+    def known(row: tuple[float, ...]) -> bool:
+        return any(
+            len(row) == len(full)
+            and all(math.isnan(a) or math.isclose(a, b, rel_tol=1e-9) for a, b in zip(row, full, strict=True))
+            for full in whole
+        )
+
+    for at in range(1, len(text)):
+        for part in (text[:at], text[at:]):
+            for row in everything(part):
+                assert known(row), (part[-120:] if part is text[:at] else part[:120], row)
+        newline = text[:at] + "\n" + text[at:].partition("\n")[2]  # the rest of one line is lost
+        for row in everything(newline):
+            assert known(row), (text[max(0, at - 60) : at], row)
+
+
+def test_interleaving_two_ranks_reports_no_hybrid() -> None:
+    sizes = [1 << k for k in range(10, 30)]
+    log = nccl_tests("all_reduce", 8, sizes, times_of(sizes, 30.0, 150.0))
+    other = nccl_tests("all_reduce", 8, sizes, times_of(sizes, 33.0, 140.0))
+    rng = np.random.default_rng(7)
+    lines = []
+    for mine, theirs in zip(log.lines, other.lines, strict=True):
+        at = int(rng.integers(1, max(2, len(mine))))
+        lines += [mine[:at] + theirs, mine[at:]] if rng.random() < 0.3 else [mine, theirs]
+    truths = [truth for one in (log, other) for truth in one.rows.values()]
+    found = reported(read_text(Log("two.log", "\n".join(lines).encode())))
+    assert len(found) > len(sizes)
+    for size, cells in found:
+        assert any(size == truth.size and part_of(cells, truth) for truth in truths), (size, cells)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 GENERATIONS = ("old", "no-root", "usual", "per-iteration")
@@ -11,8 +10,8 @@ FACTORS = {
     "all_gather": lambda n: (n - 1) / n,
     "reduce_scatter": lambda n: (n - 1) / n,
     "alltoall": lambda n: (n - 1) / n,
-    "broadcast": lambda n: 1.0,
-    "sendrecv": lambda n: 1.0,
+    "broadcast": lambda _: 1.0,
+    "sendrecv": lambda _: 1.0,
 }
 SCALED = ("all_gather", "reduce_scatter", "alltoall")
 
@@ -45,9 +44,7 @@ def _old_time(us: float) -> str:
 
 def times_of(sizes: list[int], latency_us: float, gb_per_s: float, twin: float = 1.03) -> list[tuple[float, float]]:
     """Times of a plain line in both halves."""
-    return [
-        (latency_us + s / gb_per_s / 1e3, (latency_us + s / gb_per_s / 1e3) * twin) for s in sizes
-    ]
+    return [(latency_us + s / gb_per_s / 1e3, (latency_us + s / gb_per_s / 1e3) * twin) for s in sizes]
 
 
 def nccl_tests(
@@ -81,9 +78,8 @@ def nccl_tests(
     for rank in range(ranks):
         group = "" if old else " Group  0"
         host = f"gpu{rank // each + 1:02d}"
-        lines.append(
-            f"#  Rank {rank:2d}{group} Pid {4000 + rank:6d} on {host:>10s} device {rank % each:2d} [0x{rank:02x}] NVIDIA H100"
-        )
+        device = f"device {rank % each:2d} [0x{rank:02x}] NVIDIA H100"
+        lines.append(f"#  Rank {rank:2d}{group} Pid {4000 + rank:6d} on {host:>10s} {device}")
     lines.append("#")
     per_iteration = ["i_min", "i_max", "i_p99", "i_cv%"] if generation == "per-iteration" else []
     last = "error" if generation == "old" else "#wrong"
@@ -149,7 +145,53 @@ TAGS = (
     "> ",
 )
 
+# One short log of each other format, in the layout of the program that writes it.
+OTHERS = {
+    "cookbook": """
+---- Performance of all_reduce on 8 devices ---------------------------------------------------------
+Size (Bytes)         Description               Duration             Throughput (Gbps)    BusBW (Gbps)
+----------------------------------------------------------------------------------------------------
+31.67 GB             8501054668x4              3176.620 ms          171.272              149.863
+4.0 MB               1048576x4                 433.000 us           154.990              135.616
+""",
+    "cookbook-raw": """
+---- Performance of all_gather on 4 devices ---------------------------------------------------------
+Size (Bytes)         Description               Duration (us)        Throughput (GBps)    BusBW (GBps)
+----------------------------------------------------------------------------------------------------
+4194304              1048576x4                 172.352              97.343               73.007
+""",
+    "all_reduce_bench": """
+The average bandwidth of all_reduce over 32 ranks (5 warmups / 20 trials):
 
-def close(a: float, b: float) -> bool:
-    """Equal, or both not there."""
-    return (math.isnan(a) and math.isnan(b)) or math.isclose(a, b, rel_tol=1e-9)
+| payload |    busbw   |    algbw   |
+| ------: | ---------: | ---------: |
+|   32KiB |   0.93GBps |   0.48GBps |
+|  256MiB | 310.00GBps | 160.00GBps |
+""",
+    "ibm": """ size(MB)   tavg(usec)    tmin(usec)    tmax(usec)  avgbw(GB/sec)  maxbw(GB/sec)  minbw(GB/sec)
+    0.10      344.0          304.1          662.2          0.54           0.61           0.28
+ 8000.00    310000.0       309000.0       312000.0         48.39          48.54          48.08
+""",
+    "mm_flops": """Elapsed time for 1024x2048x512: 0.000
+Throughput (in TFLOP/s) for 1024x2048x512: 59.919
+--------------------------------------------------------------------------------
+Elapsed time for qkv_transform (4x4096x12288, b=2048): 0.0034
+Throughput (in TFLOP/s) for qkv_transform (4x4096x12288, b=2048): 241.616
+""",
+    "mamf": """** Dtype: torch.bfloat16
+     1 |  700.1 TFLOPS @ 1024x2048x4096      | best:  700.1 TFLOPS @ 1024x2048x4096 (MxNxK)
+     2 |  690.2 TFLOPS @ 2048x2048x4096      | best:  700.1 TFLOPS @ 1024x2048x4096 (MxNxK)
+""",
+    "csv": """size(B),count,type,time(ns),busbw(GB/s),time(ns),busbw(GB/s)
+1048576,262144,float,92790,19.78,92150,19.91
+2097152,524288,float,93250,39.36,92970,39.47
+4194304,1048576,float,95800,76.62,94030,78.06
+""",
+    "json": (
+        '{"args": ["all_reduce_perf"], "config": {"ngpus": 8, "nthreads": 1}, "results": [{"size": 1048576, "count": '
+        '262144, "type": "float", "redop": "sum", "root": "-1", "out_of_place": {"time": 92.79, "alg_bw": 11.30, '
+        '"bus_bw": 19.78, "nwrong": 0}, "in_place": {"time": 92.15, "alg_bw": 11.38, "bus_bw": 19.91, "nwrong": '
+        '0}}, {"size": 2097152, "count": 524288, "type": "float", "redop": "sum", "root": "-1", "out_of_place": '
+        '{"time": 93.25, "alg_bw": 22.49, "bus_bw": 39.36, "nwrong": 0}, "in_place": null}]}'
+    ),
+}
