@@ -66,6 +66,12 @@ def screen(answer: BatchAnswer, *, explain: bool = False, colour: bool | None = 
     _waiting(out, answer, explain)
     if answer.layouts is not None:
         parallelism(out, answer.layouts)
+        if explain:
+            out.say(
+                "Memory, bytes and times are those of dscalc memory, comm and step for each layout; their --explain "
+                "shows every formula.",
+                QUIET,
+            )
     if explain:
         _averaging(out, answer)
         _published(out, answer)
