@@ -21,6 +21,7 @@ MAX_FILES = 10_000
 MOST_RANKS = 10**6
 NEXT_STEPS = {
     "size_over_time": "look at the lines named: a damaged copy is the usual cause; give the log as it was written",
+    "busbw_over_algbw": "look at the lines named: a damaged copy is the usual cause",
     "op": "name the operation with --op",
     "ranks": "hold it against how the test was started; --ranks says what the log does not",
     "average": "give the whole log",

@@ -13,7 +13,7 @@ from dscalc.answers.comm_network import network_of
 from dscalc.answers.envelope import Assumption, Warning, envelope
 from dscalc.answers.memory import MemoryAnswer
 from dscalc.answers.memory import answer as memory_answer
-from dscalc.answers.step_notes import Explanation, explanations, step_warnings
+from dscalc.answers.step_notes import Explanation, bracketed, explanations, step_warnings
 from dscalc.cost.conventions import CONVENTIONS, NAMES, model_flop
 from dscalc.cost.step import Step
 from dscalc.cost.step import step as step_of
@@ -252,7 +252,8 @@ def answer(
         verdict, reasons = explanations(inputs, answered, measured_s)
         answered = replace(answered, verdict=verdict, explanations=reasons)
     memory_warnings = [w for w in held.warnings if w not in case.warnings]
-    return replace(answered, warnings=(*step_warnings(answered, found), *memory_warnings, *case.warnings))
+    told = (*step_warnings(answered, found), *bracketed(inputs), *memory_warnings, *case.warnings)
+    return replace(answered, warnings=told)
 
 
 def _gpu_id(case: Case) -> str:

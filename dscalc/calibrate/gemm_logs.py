@@ -103,7 +103,7 @@ def _agrees(p: Product, seconds: float, half: float) -> bool:
 
 def sniff_mamf(text: str) -> bool:
     """Whether a text has rows or results of ml-engineering's mamf-finder."""
-    return re.search(r"TFLOPS @ ?\d+x|\(mean\).*@ ?\d+x|#\s+MxNxK\s+mean|best outcome was", text) is not None
+    return re.search(r"TFLOPS @ ?\d+x|\(mean\)[^\n]{0,200}@ ?\d+x|#\s+MxNxK\s+mean|best outcome was", text) is not None
 
 
 def read_mamf(log: Log, stated: Stated = NOTHING_STATED) -> Read:

@@ -24,13 +24,12 @@ OPS = {
 USUAL_HALF = ("time", "algbw", "busbw", "wrong")
 STATED = frozenset(USUAL_HALF)
 MAX_DIGITS = 15
+MOST_WORDS = 24  # that are looked at in a row
 INFORMATIVE = 0.3  # half-width of a printed speed over the speed: coarser than this it proves nothing
-MAX_GROUP = 1_000_000  # ranks
 
 _ANCHOR = re.compile(r"(?<![\w.])(\d{1,15})\s+(\d{1,15})\s+([A-Za-z][A-Za-z0-9_]{1,15})(?![A-Za-z0-9_:=/@])")
 _GLUED = re.compile(r"(?<![\w.])(\d{14,30})\s+([A-Za-z][A-Za-z0-9_]{1,15})(?![A-Za-z0-9_:=/@])")
 _NUMBER = re.compile(r"-?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?|-?nan|-?inf", re.IGNORECASE | re.ASCII)
-_RUN_TOGETHER = re.compile(r"\d+\.\d{2}(?=\d)")
 _WORD = re.compile(r"[A-Za-z][A-Za-z_]*")
 
 
@@ -124,7 +123,7 @@ def _unglued(found: re.Match[str], text: str) -> Piece | None:
 
 
 def _looks_like_cells(rest: str) -> bool:
-    _, cells = tokens(rest)
+    _, cells = tokens(rest, 0)
     return len(cells) >= 2 * len(USUAL_HALF) and all(c.text.count(".") == 1 for c in (cells[-3], cells[-2]))
 
 
@@ -142,35 +141,35 @@ def number(text: str) -> Cell | None:
     return Cell(value, 0.5 * 10.0 ** (int(exponent or 0) - decimals), text)
 
 
-def tokens(rest: str) -> tuple[str, list[Cell]]:
+def tokens(rest: str, size: int) -> tuple[str, list[Cell]]:
     """The reduction's name and the numbers that follow the type, up to the first thing that is no number."""
-    words = rest.split(None, 24)[:24]
+    words = rest.split(None, MOST_WORDS)[:MOST_WORDS]
     redop = ""
     if words and _WORD.fullmatch(words[0]) and number(words[0]) is None:
         redop, words = words[0].lower(), words[1:]
     cells: list[Cell] = []
     for word in words:
         cell = number(word)
-        if cell is None:
-            parted = [number(part) for part in _parted(word)]
-            if None in parted or not parted:
-                break
-            cells += [part for part in parted if part is not None]
-        else:
+        if cell is not None:
             cells.append(cell)
+        elif parted := _parted(word, size):
+            cells += parted
+        else:
+            break
     return redop, cells
 
 
-def _parted(word: str) -> list[str]:
-    """Numbers of two decimals that ran together: ``12345.671234.56``."""
-    if word.count(".") < 2:
-        return []
-    parts, at = [], 0
-    for found in _RUN_TOGETHER.finditer(word):
-        if found.start() >= at:
-            parts.append(word[at : found.end()])
-            at = found.end()
-    return [*parts, word[at:]]
+def _parted(word: str, size: int) -> tuple[Cell, ...]:
+    """Two numbers that ran together: a time and a speed that agree, or two speeds of two decimals each."""
+    ways = []
+    for found in (re.match(rf"\d+\.\d{{{decimals}}}(?=\d+\.)", word) for decimals in (1, 2)):
+        both = (number(found[0]), number(word[found.end() :])) if found else (None, None)
+        if both[0] is not None and both[1] is not None:
+            ways.append((both[0], both[1]))
+    timed = [way for way in ways if agree(size, *way) and proves(way[1])]
+    if len(timed) == 1:
+        return timed[0]
+    return ways[-1] if ways and not timed and len(ways) == 2 else ()
 
 
 def agree(size: int, time: Cell, algbw: Cell) -> bool | None:
@@ -215,8 +214,8 @@ def halves_of(
         if all_there and len(rest) < 2 * n:
             continue
         first, second = _half(rest[:n], columns), _half(rest[n : 2 * n], columns)
-        fits = agree(piece.size, first.time, first.algbw)
-        if fits or (fits is None and agree(piece.size, second.time, second.algbw)) or len(options) == 1:
+        fits = any(agree(piece.size, half.time, half.algbw) for half in (first, second))
+        if fits or len(options) == 1:
             error = layout.error if layout else any(_deviation(h.wrong) for h in (first, second))
             return (int(cells[0].value) if has_root else None), (first, second), error
     return None
@@ -227,6 +226,8 @@ def _deviation(cell: Cell) -> bool:
 
 
 def _half(cells: Sequence[Cell], columns: Sequence[str]) -> Half:
+    if columns == USUAL_HALF and len(cells) == len(columns):
+        return Half(*cells)
     by_name = {name: cell for name, cell in zip(columns, cells, strict=False) if name in STATED}
     return Half(*(by_name.get(name, NOTHING) for name in USUAL_HALF))
 

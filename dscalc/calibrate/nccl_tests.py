@@ -30,6 +30,9 @@ from dscalc.calibrate.table_checks import GUESSED, NOTHING_STATED, Stated, parts
 FORMAT = "nccl-tests"
 LONGEST_PIECE = 300  # characters of a row that was broken
 MOST_PIECES = 12
+TIME, SPEED = 2, 3  # digits before the point up to which a number always has EXACT decimals
+EXACT = 2
+LONG_NUMBER = 5  # digits from which on a number may have none
 SHORT = 60  # characters of a title between runs
 
 _PROGRAM = re.compile(r"\b(" + "|".join(sorted(OPS, key=len, reverse=True)) + r")_perf(?:_mpi)?\b")
@@ -53,7 +56,7 @@ _BROKEN = re.compile(r"[\d.eE+/NA \t-]+|\s*[A-Za-z]{1,8}[\d.eE+/NA \t-]*")
 _STARTED = re.compile(r"\s*\d{1,15}(?:\s+(?:\d{1,15}(?:\s+\w{0,10})?)?)?")
 _SIGN = re.compile(
     r"nThread\s+\d+\s+nGpus|redop|Avg bus bandwidth|Collective test starting|"
-    r"\d\s+\d{1,15}\s+(?:" + "|".join(ELEMENT_BYTES) + r")\s"
+    r"(?:\d\s+\d{1,15}|\d{14})\s+(?:" + "|".join(ELEMENT_BYTES) + r")\s"
 )
 _COUNTED = re.compile(r"\b(\d{1,5})[ -]nodes?\b", re.IGNORECASE)
 _SAID = re.compile(r"nThread|bus|[Rr]ank|_perf|-tests|sing devices|bounds|SLURM_|Collective test")
@@ -90,7 +93,9 @@ class Reader:
     # ------------------------------------------------------------------------------------------------------- lines
     def feed(self, line: Line) -> None:
         """Take one line."""
-        text = line.text.replace("|", " ") if "|" in line.text else line.text
+        text = line.text
+        if "|" in text:  # tables set in bars
+            text = untagged(text).replace("|", " ")
         if line.noise:
             self._message(line.noise)
             if not text.strip():
@@ -202,14 +207,18 @@ class Reader:
 
     # -------------------------------------------------------------------------------------------------------- rows
     def _row(self, piece: Piece, line: Line, text: str) -> None:
-        redop, cells = tokens(piece.rest)
+        redop, cells = tokens(piece.rest, piece.size)
         whole = piece.rest.rstrip(" \t")
         if not line.ended and piece.rest == whole and not line.noise and cells:
             cells[-1] = cells[-1]._replace(value=math.nan)  # the end of the file may have cut its last digit
         found = halves_of(piece, cells, self.part.layout, all_there=True)
         if found is None:
-            start = line._replace(text=text[piece.start :])
-            self.pending = [start]
+            later = find_piece(piece.rest)
+            end = len(text) if later is None else len(text) - len(piece.rest) + later.start
+            self.pending = [line._replace(text=text[piece.start : end])]
+            if later is not None:  # another row broke into this one
+                self._flush()
+                self._row(later, line, piece.rest)
             return
         root, halves, deviations = found
         self._keep(Row(line.number, piece.size, piece.elements, piece.dtype, redop, root, halves), deviations)
@@ -245,13 +254,13 @@ class Reader:
         ways += [  # a cell may have gone under in the message that broke the row
             "".join(texts[:joint]) + " N/A " + "".join(texts[joint:])
             for joint in range(1, len(texts))
-            if self.pending[joint - 1].noise
+            if self.pending[joint - 1].noise and texts[joint - 1][-1:].isspace()
         ]
         for way in ways:
             piece = find_piece(way)
             if piece is None or piece.size == 0:
                 continue
-            redop, cells = tokens(piece.rest)
+            redop, cells = tokens(piece.rest, piece.size)
             found = halves_of(piece, cells, self.part.layout, all_there=True)
             if found is None or parts(Row(0, piece.size, piece.elements, piece.dtype, redop, None, found[1])) == 0:
                 continue
@@ -271,7 +280,7 @@ class Reader:
         if piece is None:
             self.part.torn.append(start.number)
             return
-        redop, cells = tokens(piece.rest)
+        redop, cells = tokens(piece.rest, piece.size)
         if cells and piece.rest.rstrip(" \t") == piece.rest and piece.rest.endswith(cells[-1].text):
             cells[-1] = NOTHING  # the cut may have gone through it
         found = halves_of(piece, cells, self.part.layout, all_there=False)
@@ -314,12 +323,25 @@ class Reader:
 
 def _proved(size: int, half: Half) -> bool:
     """Whether a half put together from pieces is there and shown right."""
-    return bool(agree(size, half.time, half.algbw)) and proves(half.algbw)
+    fits = bool(agree(size, half.time, half.algbw)) and proves(half.algbw)
+    speeds = all(_well_printed(cell.text, SPEED) for cell in (half.algbw, half.busbw))
+    return fits and speeds and _well_printed(half.time.text, TIME)
+
+
+def _well_printed(text: str, exact: int) -> bool:
+    """Whether a cell has the decimals that the tests print.
+
+    Two where it has no more than ``exact`` digits before the point, at least one below 10,000.
+    """
+    whole, _, decimals = text.partition(".")
+    return len(decimals) == EXACT if len(whole) <= exact else bool(decimals) or len(whole) >= LONG_NUMBER
 
 
 def _trusted(size: int, half: Half) -> Half:
     """A half read from one unbroken stretch, if its time and speed are there and agree."""
-    return half if agree(size, half.time, half.algbw) else NO_HALF
+    if not agree(size, half.time, half.algbw):
+        return NO_HALF
+    return half if _well_printed(half.busbw.text, SPEED) else Half(half.time, half.algbw, NOTHING, NOTHING)
 
 
 def sniff(text: str) -> bool:

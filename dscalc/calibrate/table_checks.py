@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dscalc.calibrate.measurements import Check, Table
-from dscalc.calibrate.nccl_rows import ELEMENT_BYTES, NO_HALF, Cell, Half, Row, agree, proves
+from dscalc.calibrate.nccl_rows import ELEMENT_BYTES, NO_HALF, NOTHING, Cell, Half, Row, agree, proves
 from dscalc.frozen import dataclass
 from dscalc.records import Array
 from dscalc.units import GB, GIGA, MICRO
@@ -21,6 +21,8 @@ PLAIN = frozenset({"broadcast", "reduce", "send_recv", "hypercube"})  # busbw = 
 REDUCTIONS = frozenset({"sum", "prod", "min", "max", "avg", "mulsum", "premulsum", "average", "mean"})
 PRECISE = 0.05  # relative width of busbw / algbw that still says something about the ranks
 SAME = 2e-3  # by which busbw / algbw may miss where numbers were rounded or copied by hand
+ALIKE = 3  # rows whose size is no multiple of their count: from so many on it is how this log counts
+STRAY = 0.3  # of a table's cells: with more off the rest, the rest is no rule
 MAX_RANKS = 1_000_000
 GUESSED = "a word in"  # the start of what names an operation only in passing
 NAMED = 4  # lines that a message names
@@ -120,9 +122,14 @@ def ranks_of(op: str, span: Span | None, share: int) -> Span | None:
     whole = 2.0 if op == "all_reduce" else 1.0
 
     def count(f: float) -> float:
-        return whole / (whole - f) if f < whole else math.inf
+        return min(whole / (whole - f), MAX_RANKS) if f < whole else MAX_RANKS
 
-    return Span(max(1.0, math.ceil(count(span.low) - 1e-6)), math.floor(min(count(span.high), MAX_RANKS) + 1e-6))
+    for slack in (0.0, SAME):  # numbers that were rounded twice leave no whole number between
+        low, high = count(span.low * (1 - slack)), count(span.high * (1 + slack))
+        found = Span(max(1.0, math.ceil(low - 1e-6)), math.floor(high + 1e-6))
+        if found.low <= found.high:
+            break
+    return found
 
 
 def infer_op(rows: Sequence[Row], span: Span | None, share: int, ranks: int | None) -> str:
@@ -164,6 +171,7 @@ class Verified(NamedTuple):
     rows: tuple[Row, ...]
     compared: int  # halves
     failed: tuple[int, ...]  # lines of halves that were dropped
+    strayed: tuple[int, ...]  # lines whose bus bandwidth was dropped
     lost: int  # rows of which nothing was left
 
 
@@ -177,10 +185,13 @@ def verify(rows: Sequence[Row]) -> Verified:
         What is left.
     """
     share = usual_parts(rows)
-    kept, failed, compared = [], [], 0
+    kept: list[Row] = []
+    failed: list[int] = []
+    compared = 0
     for row in rows:
         own = parts(row)
-        odd = bool(own != share and share and row.dtype in ELEMENT_BYTES)  # a digit of its size may be lost
+        counted = row.elements > 0 and row.dtype in ELEMENT_BYTES
+        odd = counted and (own != share if share else len(rows) < ALIKE)  # a digit of its size may be lost
         halves = []
         for half in row.halves:
             right = agree(row.size, half.time, half.algbw)
@@ -191,7 +202,29 @@ def verify(rows: Sequence[Row]) -> Verified:
             halves.append(half if sound else NO_HALF)
         if any(half is not NO_HALF and _says_something(half) for half in halves):
             kept.append(row._replace(halves=(halves[0], halves[1])))
-    return Verified(tuple(kept), compared, tuple(failed), len(rows) - len(kept))
+    kept, strayed = _same_factor(kept)
+    return Verified(tuple(kept), compared, tuple(failed), tuple(strayed), len(rows) - len(kept))
+
+
+def _same_factor(rows: list[Row]) -> tuple[list[Row], list[int]]:
+    """Drop each bus bandwidth whose ratio to algbw is not that of most others of the table."""
+    spans = [(s, row.line) for row in rows for half in row.halves if (s := _factor(row.size, half)) is not None]
+    middles = sorted((s.low + s.high) / 2 for s, _ in spans)
+    if not middles:
+        return rows, []
+    usual = middles[len(middles) // 2]
+    low, high = usual * (1 - PRECISE), usual * (1 + PRECISE)
+    strayed = [line for s, line in spans if s.high < low or s.low > high]
+    if not strayed or len(strayed) > STRAY * len(spans):
+        return rows, []
+
+    def without(row: Row, half: Half) -> Half:
+        span = _factor(row.size, half)
+        lost = span is not None and (span.high < low or span.low > high)
+        return Half(half.time, half.algbw, NOTHING, half.wrong) if lost else half
+
+    found = [r._replace(halves=(without(r, r.halves[0]), without(r, r.halves[1]))) for r in rows]
+    return found, strayed
 
 
 def _says_something(half: Half) -> bool:
@@ -224,6 +257,9 @@ def make_table(found: Verified, claims: Claims, stated: Stated = NOTHING_STATED)
     cells = [h.busbw for row in (*rows, *claims.zero_rows) for h in row.halves if not math.isnan(h.busbw.value)]
     mean = sum(c.value for c in cells) / len(cells) if cells else math.nan
     lost = claims.rows_torn + found.lost
+    if found.strayed:
+        detail = f"not that of the other rows in {_named(found.strayed)}, left out"
+        checks.append(Check("busbw_over_algbw", ok=False, detail=f"busbw/algbw is {detail}"))
     if claims.printed_mean is not None:
         checks.append(_mean(mean, cells, claims.printed_mean, lost))
     checks += _wrong(rows, claims)

@@ -133,6 +133,28 @@ def _algorithm_time(row: Algorithm, message_bytes: Array, place: Placement, netw
     return np.asarray(np.where(share > 0.0, latency + busy, np.inf).min(axis=0))
 
 
+def _fastest(
+    op: str, message: Array, place: Placement, network: Network, algorithm: str | None
+) -> tuple[Array, Array, NDArray[np.intp]]:
+    """Time, bytes sent and code of the fastest algorithm, or of the forced one where it can run."""
+    time_s, sent, code = message * 0.0 + np.inf, message * 0.0, np.full(message.shape, -1, dtype=np.intp)
+    ours = [(i, row) for i, row in enumerate(ALGORITHMS) if row.op == op]
+    rest = [entry for entry in ours if len(ours) == 1 or entry[1].name in network.protocols.algorithms]
+    wanted = [entry for entry in ours if entry[1].name == algorithm]
+    for by_itself, rows in ((False, wanted), (True, rest)):
+        open_ = time_s == np.inf  # a forced algorithm that ran is not overtaken
+        for i, row in rows:
+            may = _available(row, network, place, by_itself) & open_
+            if not np.any(may):
+                continue
+            took = np.where(may, _algorithm_time(row, message, place, network, op), np.inf)
+            better = took < time_s
+            time_s = np.where(better, took, time_s)
+            sent = np.where(better, message * row.volume(place), sent)
+            code = np.where(better, i, code)
+    return time_s, sent, code
+
+
 def collective(
     op: str,
     message_bytes: Array,
@@ -179,26 +201,14 @@ def collective(
     message, ranks = message + np.zeros(shape), ranks + np.zeros(shape)
     place = placement(ranks, held, spread, len(network.tiers))
     alone = ranks <= 1.0
-    time_s, sent, code = message * 0.0 + np.inf, message * 0.0, np.full(shape, -1, dtype=np.intp)
-    ours = [(i, row) for i, row in enumerate(ALGORITHMS) if row.op == op]
-    rest = [entry for entry in ours if len(ours) == 1 or entry[1].name in protocols.algorithms]
-    wanted = [entry for entry in ours if entry[1].name == algorithm]
-    for by_itself, rows in ((False, wanted), (True, rest)):
-        open_ = time_s == np.inf  # a forced algorithm that ran is not overtaken
-        for i, row in rows:
-            may = _available(row, network, place, by_itself) & open_
-            if not np.any(may):
-                continue
-            took = np.where(may, _algorithm_time(row, message, place, network, op), np.inf)
-            better = took < time_s
-            time_s = np.where(better, took, time_s)
-            sent = np.where(better, message * row.volume(place), sent)
-            code = np.where(better, i, code)
+    time_s, sent, code = _fastest(op, message, place, network, algorithm)
     beyond = (message < protocols.min_message_bytes) | (message > protocols.max_message_bytes)
     beyond = beyond | (ranks > protocols.max_ranks)
     curve = np.full(shape, -1, dtype=np.intp)
     if network.curves and algorithm is None:
-        found = measured_time(op, message, place, network, time_s)
+        found = measured_time(
+            op, message, place, network, time_s, lambda size, there: _fastest(op, size, there, network, None)[0]
+        )
         time_s, curve = np.asarray(found.time_s, dtype=np.float64), found.curve
         beyond = np.where(curve >= 0, found.extrapolated, beyond)
     return CollectiveTime(
