@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "dscalc.cli.step:command",
         "How long a training step takes, where the time goes, MFU; beside a measured one.",
     ),
+    "bench": ("dscalc.cli.bench:command", "Measure this hardware under torchrun or Slurm, and write a profile."),
     "validate": ("dscalc.cli.validate:command", "The model against published measurements, source by source."),
     "list": ("dscalc.cli.catalog:list_command", "What ships: GPUs, clusters, models, recipes, stacks and more."),
     "show": ("dscalc.cli.catalog:show_command", "One shipped thing, each number with its kind and source."),
