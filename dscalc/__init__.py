@@ -13,6 +13,7 @@ __all__ = [
     "bench",
     "comm",
     "evaluate",
+    "fit",
     "load_books",
     "load_cluster",
     "load_gpu",
@@ -25,6 +26,7 @@ __all__ = [
 if TYPE_CHECKING:
     from dscalc.answers.bench import bench
     from dscalc.answers.comm import comm
+    from dscalc.answers.fit import fit
     from dscalc.answers.memory import MemoryAnswer, memory
     from dscalc.answers.ratio import ratio
     from dscalc.answers.step import step
@@ -40,6 +42,7 @@ _HOMES = {
     "bench": "dscalc.answers.bench",
     "comm": "dscalc.answers.comm",
     "evaluate": "dscalc.cost.evaluate",
+    "fit": "dscalc.answers.fit",
     "load_books": "dscalc.specs.stack",
     "load_cluster": "dscalc.specs.store",
     "load_gpu": "dscalc.specs.store",

@@ -20,8 +20,10 @@ from dscalc.cost.step import step as step_of
 from dscalc.errors import DscalcError, InputError
 from dscalc.frozen import dataclass
 from dscalc.records import Engine, Layouts, PaceConstants, PaceTable, Timing
+from dscalc.specs.calibrated import calibrated
 from dscalc.specs.given import gather
 from dscalc.specs.layout_spec import lower
+from dscalc.specs.measured import Sustained
 from dscalc.specs.network import Lowered
 from dscalc.specs.option_table import OPTIONS
 from dscalc.specs.pace import (
@@ -60,11 +62,30 @@ class Inputs:
     table: PaceTable
     constants: PaceConstants
     network: Lowered
+    slower: tuple[tuple[Engine, PaceTable, PaceConstants], ...] = ()  # each measured number once at the bad end
 
     def run(self) -> Step:
         """The step."""
         timing = Timing(self.engine, self.table, self.constants, self.network.network)
         return step_of(self.case.model.shape, self.layouts, timing, self.case.adapters)
+
+    def spread(self, seconds: float) -> tuple[float, float]:
+        """What the errors of measured numbers do to a step, faster and slower: root of the sum of squares.
+
+        Args:
+            seconds: the step as predicted [s].
+
+        Returns:
+            Relative half-widths; zero where nothing was measured here.
+        """
+        worse = [replace(self, engine=e, table=t, constants=c) for e, t, c in self.slower]
+        own = sum((float(case.run().step_time_s[0]) / seconds - 1.0) ** 2 for case in worse)
+        ends = [0.0, 0.0]
+        if self.network.network.curves:
+            for i, edge in enumerate((-1.0, 1.0)):
+                moved = replace(self.network, network=replace(self.network.network, edge=edge))
+                ends[i] = float(replace(self, network=moved).run().step_time_s[0]) / seconds - 1.0
+        return float(np.sqrt(own + ends[0] ** 2)), float(np.sqrt(own + ends[1] ** 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +190,7 @@ def answer(
     if mfu_convention not in NAMES:
         raise InputError(f"{mfu_convention!r} is not among {', '.join(NAMES)}", where="--mfu-convention")
     case = build_case(given)
-    inputs, notes = _inputs(given, case)
+    inputs, notes = inputs_of_step(given, case)
     held = memory_answer(given)
     found = inputs.run()
     spec, shape = case.layout.spec, case.model.shape
@@ -188,6 +209,7 @@ def answer(
         for leaf in found.terms
     )
     bar = error_fraction(spec.stack, _gpu_id(case), bool(shape.experts))
+    faster, slower = (float(np.hypot(bar.value, own)) for own in inputs.spread(seconds))
     over = float(found.bubble_over_ideal[0])
     answered = StepAnswer(
         case=case,
@@ -195,8 +217,8 @@ def answer(
         step_time_s=seconds,
         lower_s=float(found.lower_s[0]),
         upper_s=float(found.upper_s[0]),
-        low_s=seconds / (1.0 + bar.value),
-        high_s=seconds * (1.0 + bar.value),
+        low_s=seconds / (1.0 + faster),
+        high_s=seconds * (1.0 + slower),
         tokens_per_s=tokens / seconds,
         tokens_per_s_per_gpu=tokens / seconds / spec.gpus,
         samples_per_s=spec.global_batch / seconds,
@@ -225,7 +247,7 @@ def _gpu_id(case: Case) -> str:
     return case.machine.gpu.id if case.machine.gpu else ""
 
 
-def _inputs(given: Mapping[str, Any], case: Case) -> tuple[Inputs, tuple[Noted, ...]]:
+def inputs_of_step(given: Mapping[str, Any], case: Case) -> tuple[Inputs, tuple[Noted, ...]]:
     gpu, spec = case.machine.gpu, case.layout.spec
     if gpu is None:
         raise InputError(
@@ -236,17 +258,25 @@ def _inputs(given: Mapping[str, Any], case: Case) -> tuple[Inputs, tuple[Noted, 
         raise InputError(
             "is a share of a GPU's peak, but --flops is what it sustains; give one", where="--peak-fraction"
         )
+    cluster = case.machine.cluster
+    table, constants = with_faults(pace_table(), cluster.faults if cluster else ()), pace_constants()
+    slower: tuple[tuple[Engine, PaceTable, PaceConstants], ...] = ()
+    if cluster is not None and cluster.sustained.model_dump() != Sustained.trusted({}).model_dump():
+        found = calibrated(gpu, cluster.sustained, spec.stack, record, table, constants)
+        record, table, constants, slower = found.engine, found.table, found.constants, found.slower
+        replaced = {n.name for n in found.notes}
+        notes = (*(n for n in notes if n.name not in replaced), *found.notes)
     if "flops" in given or "peak_fraction" in given:
         name = "flops" if "flops" in given else "peak_fraction"
         share = given["flops"] / float(record.peak_flop_per_s[0]) if name == "flops" else given["peak_fraction"]
         if not share > 0.0:
             raise InputError("0 is out of range; a value above 0 is right", where="--" + name.replace("_", "-"))
-        record = replace(record, gemm_fraction=np.asarray([share]))
+        by_hand = np.asarray([share])
+        record = replace(record, gemm_fraction=by_hand)
+        slower = tuple((replace(e, gemm_fraction=by_hand), t, c) for e, t, c in slower)
         notes = tuple(n for n in notes if not n.name.endswith("gemm_fraction"))
-    cluster = case.machine.cluster
-    table = with_faults(pace_table(), cluster.faults if cluster else ())
     return (
-        Inputs(case, lower([spec], case.books), record, table, pace_constants(), network_of(given, case)),
+        Inputs(case, lower([spec], case.books), record, table, constants, network_of(given, case), slower),
         (*notes, *notes_of(spec.stack), *constant_notes()),
     )
 

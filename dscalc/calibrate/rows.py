@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dscalc.calibrate.measurements import HALVES, Check, Compute, Read, Table
+from dscalc.cost.measured import bus_volume
 from dscalc.errors import InputError
 from dscalc.records import Array
 from dscalc.specs.bounded_file import fault, read_bounded
@@ -340,13 +341,6 @@ def _by(entries: Iterable[tuple[int, Row]], key: Callable[[Row], tuple[Any, ...]
     return [list(members) for _, members in groupby(ordered, key=lambda e: key(e[1]))]
 
 
-def bus_factor(op: str, ranks: int) -> float:
-    """What nccl-tests multiplies the algorithm bandwidth by."""
-    if op == "all_reduce":
-        return 2.0 * (ranks - 1) / ranks
-    return 1.0 if op == "send_recv" else (ranks - 1) / ranks
-
-
 def _floats(entries: Iterable[tuple[int, Row]], name: str) -> Array:
     values = (row.get(name) for _, row in entries)
     return np.array([math.nan if value is None else float(value) for value in values], dtype=np.float64)
@@ -355,6 +349,7 @@ def _floats(entries: Iterable[tuple[int, Row]], name: str) -> Array:
 def _table(path: str, gpu: str, entries: list[tuple[int, Row]], complete: Check) -> Table:
     first = entries[0][1]
     size, time = _floats(entries, "size_bytes"), _floats(entries, "time_s")
+    volume = bus_volume(first["op"].replace("_", "-"), np.array([float(first["ranks"])]))
     half = HALVES.index("in_place" if first["op"] in IN_PLACE else "out_of_place")
     lines = [line for line, _ in entries]
 
@@ -375,7 +370,7 @@ def _table(path: str, gpu: str, entries: list[tuple[int, Row]], complete: Check)
         size_bytes=size,
         time_s=placed(time),
         algbw_bytes_per_s=placed(size / time),
-        busbw_bytes_per_s=placed(size / time * bus_factor(first["op"], first["ranks"])),
+        busbw_bytes_per_s=placed(size / time * volume),
         wrong=placed(_floats(entries, "wrong")),
         line=np.array(lines, dtype=np.intp),
         rows_torn=0,

@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "How long a training step takes, where the time goes, MFU; beside a measured one.",
     ),
     "bench": ("dscalc.cli.bench:command", "Measure this hardware under torchrun or Slurm, and write a profile."),
+    "fit": ("dscalc.cli.fit:command", "What logs of benchmarks measured, checked against themselves."),
     "validate": ("dscalc.cli.validate:command", "The model against published measurements, source by source."),
     "list": ("dscalc.cli.catalog:list_command", "What ships: GPUs, clusters, models, recipes, stacks and more."),
     "show": ("dscalc.cli.catalog:show_command", "One shipped thing, each number with its kind and source."),

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dscalc.codes import LIBRARY_ALGORITHMS, PROTOCOLS
 from dscalc.cost.algorithms import ALGORITHMS, OPS, Algorithm, Placement, placement
+from dscalc.cost.measured import measured_time
 from dscalc.frozen import dataclass
 from dscalc.records import Array, Mask, Network, Protocols, Tier
 
@@ -28,7 +29,9 @@ class CollectiveTime:
         traffic_bytes: bytes that one rank sends (the busiest, where ranks differ).
         algorithm: index into ``ALGORITHMS`` of what ran; -1 where the group has one member.
         tier: index of the outermost tier used.
-        extrapolated: message or group outside the range of the published measurements behind the constants.
+        extrapolated: message or group outside the range of the measurements behind the time: the curve's, where one
+            was used, else the published ones behind the constants.
+        curve: index into ``Network.curves`` of the measured curve behind the time; -1 where the model says it.
     """
 
     time_s: Array
@@ -36,6 +39,7 @@ class CollectiveTime:
     algorithm: NDArray[np.intp]
     tier: NDArray[np.intp]
     extrapolated: Mask
+    curve: NDArray[np.intp]
 
 
 def algorithm_names(op: str) -> tuple[str, ...]:
@@ -146,7 +150,8 @@ def collective(
     A ring over domains runs at min(BW_in n_in/(n_in - 1), n_in BW_out): every GPU of a domain brings its own share
     of the network, and one hop in n_in leaves the links inside alone. All-to-all and messages between two ranks get
     no such help. Where a forced algorithm cannot run (NVLS across domains, halving-doubling among 12 ranks), the
-    fastest one runs instead and is named in the result.
+    fastest one runs instead and is named in the result. Where the network has measured curves they win, unless an
+    algorithm is forced.
 
     Args:
         op: one of ``OPS``.
@@ -193,10 +198,17 @@ def collective(
             sent = np.where(better, message * row.volume(place), sent)
             code = np.where(better, i, code)
     beyond = (message < protocols.min_message_bytes) | (message > protocols.max_message_bytes)
+    beyond = beyond | (ranks > protocols.max_ranks)
+    curve = np.full(shape, -1, dtype=np.intp)
+    if network.curves and algorithm is None:
+        found = measured_time(op, message, place, network, time_s)
+        time_s, curve = np.asarray(found.time_s, dtype=np.float64), found.curve
+        beyond = np.where(curve >= 0, found.extrapolated, beyond)
     return CollectiveTime(
         time_s=np.where(alone, 0.0, time_s),
         traffic_bytes=np.where(alone, 0.0, sent),
         algorithm=np.where(alone, -1, code).astype(np.intp),
         tier=np.where(alone, 0, place.last).astype(np.intp),
-        extrapolated=np.asarray(~alone & (beyond | (ranks > protocols.max_ranks))),
+        extrapolated=np.asarray(~alone & beyond),
+        curve=np.where(alone, -1, curve).astype(np.intp),
     )

@@ -1,10 +1,10 @@
 """What ``.ci/bench`` compares: raw rows of a run against what the link was made to be.
 
-    check_bench.py bandwidth ROWS RATE_MBIT SOCKET_RATE
-    check_bench.py latency ROWS SOCKET_LATENCY
-    check_bench.py slow-node ANSWER.json HOST RATIO
-    check_bench.py equal ANSWER.json
-    check_bench.py kept ROWS LEAST
+check_bench.py bandwidth ROWS RATE_MBIT SOCKET_RATE
+check_bench.py latency ROWS SOCKET_LATENCY
+check_bench.py slow-node ANSWER.json HOST RATIO
+check_bench.py equal ANSWER.json
+check_bench.py kept ROWS LEAST
 """
 
 from __future__ import annotations
@@ -14,11 +14,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dscalc.calibrate.rows import bus_factor, load_rows
+from dscalc.calibrate.rows import load_rows
 
 PAYLOAD = 1448.0 / 1514.0  # TCP segment with time stamps over its Ethernet frame, as tbf counts it
 WITHIN = 0.10
 LATENCY_FACTOR = 2.0
+
+
+def bus_factor(op: str, ranks: int) -> float:
+    """What nccl-tests multiplies the algorithm bandwidth by (its doc/PERFORMANCE.md)."""
+    if op == "all_reduce":
+        return 2.0 * (ranks - 1) / ranks
+    return 1.0 if op == "send_recv" else (ranks - 1) / ranks
 
 
 def rows_of(path: str, kind: str) -> list[dict[str, Any]]:

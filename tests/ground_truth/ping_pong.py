@@ -1,8 +1,8 @@
 """An independent measure of a link: a socket that answers each message, and one that sends a lot; no torch, no dscalc.
 
-    ping_pong.py serve ADDRESS PORT
-    ping_pong.py latency ADDRESS PORT    prints the median one-way time of 8 bytes [s]
-    ping_pong.py rate ADDRESS PORT       prints the rate at which bytes arrive [bytes/s]
+ping_pong.py serve ADDRESS PORT
+ping_pong.py latency ADDRESS PORT    prints the median one-way time of 8 bytes [s]
+ping_pong.py rate ADDRESS PORT       prints the rate at which bytes arrive [bytes/s]
 """
 
 from __future__ import annotations
