@@ -151,12 +151,12 @@ def _lead(
     device.connect(control.store, world, scopes(world), asked.timeout_s + 2.0 * asked.budget_s)
     pace = _pace_of(known)
     cannot: set[tuple[str, str]] = set()
-    dear = 0
+    share, dear = share_s(asked.budget_s, len(items)), 0
     for number, item in enumerate(items):
         elapsed = time.monotonic() - started
         expected = pace.expect(item)
         most = 0.0 if expected is None else expected.most_s
-        calls = calls_for(expected, share_s(asked.budget_s, len(items)), asked.budget_s, asked.budget_s - elapsed)
+        calls = calls_for(item, expected, share, asked.budget_s, asked.budget_s - elapsed)
         if (item.kind, item.dtype) in cannot and item.kind == "gemm":
             calls = None
         elif calls is None:

@@ -15,6 +15,20 @@ from typing import Any, NamedTuple
 from dscalc.calibrate.rows import OPS
 from dscalc.units import GIB, KIB, MIB
 
+
+class Calls(NamedTuple):
+    """How often one item is called: warm-up calls, then samples of so many calls."""
+
+    warmups: int
+    samples: int
+    each: int
+
+    @property
+    def total(self) -> int:
+        """All calls [count]."""
+        return self.warmups + self.samples * self.each
+
+
 # Sizes of messages by pass, as powers of two: several small ones for the latency, dense from 4 KiB to 8 MiB, where
 # libraries change protocols, then up to 8 GiB.
 PASSES = (
@@ -36,9 +50,11 @@ HEAD = 32_768  # columns of the output head
 COPIES = {"nccl": (256 * MIB, 16 * MIB, GIB, MIB), "gloo": (16 * MIB, MIB, 64 * MIB)}
 
 MEMORY_SHARE = 0.7  # of the free memory that buffers may take
-FEWEST_SAMPLES, MOST_SAMPLES = 3, 15
+FEWEST_SAMPLES, ENOUGH_SAMPLES, MOST_SAMPLES = 3, 6, 15
 MOST_CALLS = 300  # of one item
-FIRST_CALLS = 10  # where nothing is known yet
+FIRST_CALLS = Calls(2, 10, 1)  # where nothing is known yet
+FIRST_LARGE_CALLS = Calls(1, 5, 1)
+SMALL_WORK = 4096.0  # bytes or FLOP
 SHORTEST_SHARE_S, LONGEST_SHARE_S = 0.02, 2.0  # of the budget, for one item
 DEAREST = 0.05  # of the budget: an item that takes longer, called as seldom as it may be, is left out
 
@@ -269,19 +285,6 @@ _KEY = ("kind", "op", "scope", "size_bytes", "dtype", "m", "n", "k")
 
 
 # ------------------------------------------------------------------------------------------------------------- budget
-class Calls(NamedTuple):
-    """How often one item is called: warm-up calls, then samples of so many calls."""
-
-    warmups: int
-    samples: int
-    each: int
-
-    @property
-    def total(self) -> int:
-        """All calls [count]."""
-        return self.warmups + self.samples * self.each
-
-
 class Expected(NamedTuple):
     """How long a call should take, and how long it may take at most."""
 
@@ -319,7 +322,8 @@ class Pace:
 
 
 def _series(item: Item) -> tuple[str, ...]:
-    return item.kind, item.op, item.scope, item.dtype
+    # two sizes of a pair say nothing of each other: from 8 bytes to a megabyte is no growth
+    return item.kind, item.op, item.scope, f"{item.size_bytes}" if item.kind == "pair" else item.dtype
 
 
 def _work(item: Item) -> float:
@@ -331,10 +335,11 @@ def share_s(budget_s: float, items: int) -> float:
     return min(max(budget_s / 2.0 / max(items, 1), SHORTEST_SHARE_S), LONGEST_SHARE_S)
 
 
-def calls_for(expected: Expected | None, share: float, budget_s: float, left_s: float) -> Calls | None:
+def calls_for(item: Item, expected: Expected | None, share: float, budget_s: float, left_s: float) -> Calls | None:
     """How often to call an item.
 
     Args:
+        item: the item.
         expected: time of a call, as far as known.
         share: what an item may use [s].
         budget_s: budget of the run [s].
@@ -343,15 +348,17 @@ def calls_for(expected: Expected | None, share: float, budget_s: float, left_s: 
     Returns:
         The calls; None where even the fewest would cost too much.
 
-    >>> calls_for(Expected(0.001, 0.004), 0.1, 60.0, 50.0), calls_for(Expected(1.0, 2.0), 0.1, 60.0, 50.0)
+    >>> copy = Item("memory_copy", size_bytes=4096)
+    >>> calls_for(copy, Expected(0.001, 0.004), 0.1, 60.0, 50.0), calls_for(copy, Expected(1.0, 2.0), 0.1, 60.0, 50.0)
     (Calls(warmups=5, samples=15, each=6), None)
     """
     if left_s <= 0.0:
         return None
     if expected is None:
-        return Calls(2, FIRST_CALLS, 1)
+        return FIRST_CALLS if _work(item) <= SMALL_WORK else FIRST_LARGE_CALLS
     if expected.most_s * (FEWEST_SAMPLES + 1) > min(left_s, budget_s * DEAREST):
         return None
-    affordable = min(max(int(share / expected.likely_s), FEWEST_SAMPLES), MOST_CALLS)
+    fewest = FEWEST_SAMPLES if expected.likely_s > share else ENOUGH_SAMPLES
+    affordable = min(max(int(share / expected.likely_s), fewest), MOST_CALLS)
     samples = min(affordable, MOST_SAMPLES)
     return Calls(min(1 + affordable // 4, 5), samples, affordable // samples)

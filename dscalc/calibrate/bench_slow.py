@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dscalc.calibrate.bench_plan import PAIR_SMALL
 from dscalc.records import Array
 
 SPREADS = 4.0  # standard deviations
@@ -73,7 +74,7 @@ def slow_links(rows: Iterable[Mapping[str, Any]], hosts: Sequence[str]) -> list[
 
     A node is judged by its best partner: a healthy node has one, a node with a slow link has none.
     """
-    pairs = [row for row in rows if row["kind"] == "pair"]
+    pairs = [row for row in rows if row["kind"] == "pair" and row["size_bytes"] > PAIR_SMALL]
     largest = max((row["size_bytes"] for row in pairs), default=0)
     times = np.full((len(hosts), len(hosts)), np.nan)
     for row in pairs:

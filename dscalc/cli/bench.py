@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from dscalc.cli.options import SharedCommand, SharedOption, collect, shared
+from dscalc.cli.options import SharedCommand, collect, shared
 from dscalc.cli.output import deliver
 from dscalc.errors import DscalcError
 
@@ -16,11 +16,12 @@ Examples:
   torchrun --nproc-per-node 8 -m dscalc bench --output h200.json
   dscalc bench --launch slurm --nodes 4 > bench.sbatch
   dscalc bench --budget 60s"""
-BAR = 20  # characters
+HARDWARE = ("gpu", "cluster", "interconnect", "profile")
+BAR, LINE = 20, 100  # characters
 
 
 class Duration(click.ParamType[float]):
-    """A time such as ``5m``."""
+    """A time such as ``5m``, within the range of its option."""
 
     name = "time"
 
@@ -34,67 +35,47 @@ class Duration(click.ParamType[float]):
             self.fail(error.message, param, ctx)
 
 
-def _own(*names: str, shown: str, group: str, **settings: Any) -> Any:
-    def decorate(function: Any) -> Any:
-        click.option(*names, cls=SharedOption, **settings)(function)
-        option = function.__click_params__[-1]
-        option.shown, option.group = shown, group
-        return function
-
-    return decorate
-
-
 @click.command("bench", cls=SharedCommand, epilog=EPILOG)
-@_own(
+@click.option(
     "--launch",
-    shown="--launch {torchrun,slurm}",
-    group="hardware",
-    type=click.Choice(("torchrun", "slurm")),
-    help="Print the commands or the batch script that start it, and measure nothing.",
+    type=click.Choice(("torchrun", "slurm"), case_sensitive=False),
+    help="Print the commands or the batch script that start it on --nodes, and measure nothing.",
 )
-@_own("--budget", shown="--budget TIME", group="hardware", type=Duration(), help="How long to measure [5m].")
-@_own(
-    "--timeout",
-    shown="--timeout TIME",
-    group="hardware",
-    type=Duration(),
-    help="How long a rank may say nothing before the run is ended [60s].",
-)
-@_own("--resume", shown="--resume", group="output", is_flag=True, help="Go on with the raw rows beside --output.")
-@_own(
-    "--output",
-    shown="--output FILE",
-    group="output",
-    metavar="FILE",
-    help="Profile to write; raw rows go beside it as NAME.rows.jsonl [dscalc-bench.json].",
-)
-@shared(only=("nodes", "gpus_per_node", "format", "force", "quiet"), scenario=False)
-def command(
-    launch: str | None, budget: float | None, timeout: float | None, resume: bool, output: str | None, **params: Any
-) -> None:
+@click.option("--budget", metavar="TIME", type=Duration(), help="How long measuring may take [5m].")
+@click.option("--timeout", metavar="TIME", type=Duration(), help="How long a rank may say nothing [60s].")
+@click.option("--resume", is_flag=True, help="Go on with the rows that an earlier run left beside --output.")
+@shared(only=(*HARDWARE, "nodes", "gpus_per_node", "format", "output", "force", "quiet"), scenario=False)
+def command(launch: str | None, budget: float | None, timeout: float | None, resume: bool, **params: Any) -> None:
     """Measure products, memory and collectives on this hardware, find what is slow, and write a profile.
 
-    Started by torchrun on every node: NCCL on GPUs, gloo on CPUs. Alone it measures one GPU or CPU.
+    Started by torchrun on every node: NCCL on GPUs, gloo on CPUs. By itself it measures one GPU or the CPU.
+    --output FILE.json is the profile that --profile reads [dscalc-bench.json]; raw rows go beside it, as
+    FILE.rows.jsonl, one line a measurement.
     """
-    given, shown = collect(params)
+    given, output = collect(params)
     from dscalc.answers import bench
 
-    if launch is None and given:
-        names = " and ".join("--" + name.replace("_", "-") for name in given)
-        raise click.UsageError(f"{names}: torchrun says how many there are; with --launch they go into the script")
-    words = {"budget": budget, "timeout": timeout, "output": output}
-    typed = {name: value for name, value in words.items() if value is not None}
+    path = str(output.pop("output", None) or bench.OUTPUT)
+    timing = bench.Timing(budget or bench.BUDGET_S, timeout or bench.TIMEOUT_S)
+    force = bool(output.pop("force", False))
     if launch is not None:
-        nodes, inside = int(given.get("nodes", 1)), int(given.get("gpus_per_node", 8))
-        sys.stdout.write(bench.script(launch, nodes, inside, resume=resume, force=bool(shown.get("force")), **typed))
+        nodes, inside = given.pop("nodes", 1), given.pop("gpus_per_node", bench.LIKELY_GPUS)
+        sys.stdout.write(bench.script(launch, nodes, inside, timing, path, resume=resume, force=force, options=given))
         return
-    answer = bench.bench(resume=resume, force=bool(shown.get("force")), progress=_progress(), **typed)
-    if answer is None:
+    for name in ("nodes", "gpus_per_node"):
+        if name in given:
+            flag = "--" + name.replace("_", "-")
+            raise click.UsageError(f"{flag}: torchrun says how many there are; with --launch it goes into the script")
+    found = bench.run(path, timing, resume=resume, force=force, given=given, progress=_progress())
+    if found is None:  # every rank but the first
         return
     from dscalc.report.bench import render
+    from dscalc.report.export import write_file
 
-    quiet = shown.get("quiet", False)
-    deliver(lambda form, colour: render(answer, form, colour=colour, quiet=quiet), shown)
+    if found.profile_path is not None:
+        write_file(found.profile_path, found.profiled.text, force=force or resume)
+    quiet = output.get("quiet", False)
+    deliver(lambda form, colour: render(found, form, colour=colour, quiet=quiet), output)
 
 
 def _progress() -> Any:
@@ -106,7 +87,7 @@ def _progress() -> Any:
         filled = BAR * done // max(of, 1)
         minutes, rest = divmod(int(elapsed_s), 60)
         line = f"[{'#' * filled}{'.' * (BAR - filled)}] {done}/{of}  {minutes}:{rest:02d}  {words}"
-        sys.stderr.write("\r" + line[:110].ljust(110) + ("\r" + " " * 110 + "\r" if done == of else ""))
+        sys.stderr.write("\r" + (" " * LINE + "\r" if done == of else line[:LINE].ljust(LINE)))
         sys.stderr.flush()
 
     return draw
