@@ -49,6 +49,7 @@ class Summed(NamedTuple):
     smallest_s: float
     largest_bytes: int
     busbw_bytes_per_s: float
+    sizes: int
 
 
 class Pair(NamedTuple):
@@ -119,8 +120,10 @@ class BenchAnswer:
                 first, last = rows[0], rows[-1]
                 volume = float(bus_volume(op.replace("_", "-"), np.array([float(last["ranks"])]))[0])
                 rate = volume * last["size_bytes"] / last["time_s"]
-                where = f"{SCOPE_WORDS[scope]}, {last['ranks']} ranks"
-                summed.append(Summed(where, op, first["size_bytes"], first["time_s"], last["size_bytes"], rate))
+                where = f"{SCOPE_WORDS[scope]}: {last['ranks']} ranks"
+                summed.append(
+                    Summed(where, op, first["size_bytes"], first["time_s"], last["size_bytes"], rate, len(rows))
+                )
         return summed
 
     def pairs(self) -> list[Pair]:
@@ -268,15 +271,18 @@ def run(
     require_scipy()  # the profile needs it: say so before measuring
     asked = Asked(output, timing.budget_s, timing.timeout_s, resume, force, VERSION)
     measured = measure(asked, progress=progress, complain=_complain)
-    if measured is None:
-        return None
+    return None if measured is None else answer(asked, measured, given)
+
+
+def answer(asked: Asked, measured: Measured, given: Mapping[str, Any]) -> BenchAnswer:
+    """The answer to what was measured; ``given`` are parsed options of the hardware."""
     hosts, inside = measured.hosts, measured.world.ranks_per_node
     slow = [
         *slow_ranks(measured.rows, inside, hosts),
         *slow_links(measured.rows, hosts),
         *slow_inside(measured.rows, hosts),
     ]
-    return BenchAnswer(asked, measured, tuple(slow), _profiled(measured.path, output, given))
+    return BenchAnswer(asked, measured, tuple(slow), _profiled(measured.path, asked.output, given))
 
 
 def _profiled(rows: str, output: str, given: Mapping[str, Any]) -> Profiled:

@@ -35,7 +35,7 @@ PASSES = (
     (3, 6, 10, 16, 20, 24, 28, 32),
     (5, 8, 13, 18, 22, 26, 30, 33),
     (12, 14, 15, 17, 19, 21, 23),
-    (4, 7, 11, 25, 27, 29, 31),
+    (4, 7, 9, 11, 25, 27, 29, 31),
 )
 LARGEST_MESSAGE = 8 * GIB
 PAIR_SMALL = 8  # bytes
@@ -46,7 +46,7 @@ OVERLAP_OPS = ("all_reduce", "all_gather", "reduce_scatter")
 
 HIDDEN = {"nccl": (4096, 8192, 2048, 1024), "gloo": (512, 1024)}  # widths of a model, the usual first
 TOKENS = {"nccl": 4096, "gloo": 256}  # rows of an activation: one long sequence
-HEAD = 32_768  # columns of the output head
+HEAD = 32_000  # columns of the output head
 COPIES = {"nccl": (256 * MIB, 16 * MIB, GIB, MIB), "gloo": (16 * MIB, MIB, 64 * MIB)}
 
 MEMORY_SHARE = 0.7  # of the free memory that buffers may take
@@ -358,7 +358,7 @@ def calls_for(item: Item, expected: Expected | None, share: float, budget_s: flo
         return FIRST_CALLS if _work(item) <= SMALL_WORK else FIRST_LARGE_CALLS
     if expected.most_s * (FEWEST_SAMPLES + 1) > min(left_s, budget_s * DEAREST):
         return None
-    fewest = FEWEST_SAMPLES if expected.likely_s > share else ENOUGH_SAMPLES
+    fewest = ENOUGH_SAMPLES if expected.likely_s * ENOUGH_SAMPLES < 1.5 * share else FEWEST_SAMPLES
     affordable = min(max(int(share / expected.likely_s), fewest), MOST_CALLS)
     samples = min(affordable, MOST_SAMPLES)
     return Calls(min(1 + affordable // 4, 5), samples, affordable // samples)

@@ -288,9 +288,9 @@ class Device:
         after, before = members[(me + 1) % n], members[(me - 1) % n]
 
         def shift() -> None:
-            ops = [
-                dist.P2POp(dist.isend, source, after, group=group),
+            ops = [  # gloo sends one way after the other where the send is posted first
                 dist.P2POp(dist.irecv, target, before, group=group),
+                dist.P2POp(dist.isend, source, after, group=group),
             ]
             for work in dist.batch_isend_irecv(ops):
                 work.wait()

@@ -182,7 +182,7 @@ def rows_path(profile: str) -> str:
 
 # ------------------------------------------------------------------------------------------------------------ writing
 class RowWriter:
-    """Appends rows to a file; each is on disk when ``write`` returns, so a killed run keeps what it measured."""
+    """Appends rows to a file; the system has each when ``write`` returns, so a killed run keeps what it measured."""
 
     def __init__(self, path: str, *, resume: bool = False, force: bool = False) -> None:
         """Open the file.
@@ -222,10 +222,10 @@ class RowWriter:
         line = (json.dumps(row, ensure_ascii=True, allow_nan=False, separators=(",", ":")) + "\n").encode()
         while line:  # one call but for a full disk
             line = line[os.write(self._handle, line) :]
-        os.fsync(self._handle)
 
     def close(self) -> None:
-        """Close the file."""
+        """Put everything on the disk and close the file."""
+        os.fsync(self._handle)
         os.close(self._handle)
 
 

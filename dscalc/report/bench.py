@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from dscalc.report.export import to_csv, to_json, to_markdown
@@ -10,7 +12,7 @@ from dscalc.report.screen import BAD, GOOD, QUIET, STRONG, Cell, Screen, Span
 from dscalc.units import format_bytes, format_flop_rate, format_rate, format_time
 
 if TYPE_CHECKING:
-    from dscalc.answers.bench import BenchAnswer
+    from dscalc.answers.bench import BenchAnswer, Summed
 
 COLUMNS = (
     "op",
@@ -27,10 +29,11 @@ COLUMNS = (
     "wrong",
 )
 HEADINGS = (
-    *(("where", "left"), ("operation", "left"), ("smallest", "right"), ("time", "right")),
-    *(("largest", "right"), ("bus bandwidth", "right")),
+    *(("operation", "left"), ("smallest", "right"), ("time", "right"), ("largest", "right")),
+    *(("bus bandwidth", "right"), ("sizes", "right")),
 )
 MOST_HOSTS = 4
+MOST_PAIRS = 6
 
 
 def render(found: BenchAnswer, form: str, *, colour: bool | None = None, quiet: bool = False) -> str:
@@ -42,13 +45,12 @@ def render(found: BenchAnswer, form: str, *, colour: bool | None = None, quiet: 
     if quiet:
         return f"{found.counted} measurements in {found.measured.path}; {len(found.slow) or 'nothing'} slow\n"
     if form == "markdown":
-        return to_markdown(_collectives(found), [name for name, _ in HEADINGS], right=(2, 3, 4, 5))
+        cells = [[each.where, *_cells(each)] for each in found.collectives()]
+        return to_markdown(cells, ["where", *(name for name, _ in HEADINGS)], right=range(2, 7))
     out = Screen(colour=colour)
     out.say(_summary(found))
     _slow(out, found)
-    if rows := _collectives(found):
-        out.head("Collectives", "a call lasts until its slowest rank is through; medians")
-        out.table(HEADINGS, rows)
+    _collectives_by_place(out, found)
     _pairs(out, found)
     _overlaps(out, found)
     sections(out, found.profiled)
@@ -88,17 +90,23 @@ def _slow(out: Screen, found: BenchAnswer) -> None:
         out.say(f"  Next: {warning.next_step}.", hang=2)
 
 
-def _collectives(found: BenchAnswer) -> list[list[str]]:
+def _collectives_by_place(out: Screen, found: BenchAnswer) -> None:
+    for number, (where, members) in enumerate(groupby(found.collectives(), key=lambda each: each.where)):
+        if number == 0:
+            out.head("Collectives", "medians; a call lasts until its slowest rank is through")
+        rows: list[Sequence[Cell]] = [_cells(each) for each in members]
+        out.add([Span(where, QUIET)])
+        out.table(HEADINGS, rows)
+
+
+def _cells(each: Summed) -> list[str]:
     return [
-        [
-            each.where,
-            each.op.replace("_", "-"),
-            format_bytes(each.smallest_bytes, binary=True),
-            format_time(each.smallest_s),
-            format_bytes(each.largest_bytes, binary=True),
-            format_rate(each.busbw_bytes_per_s),
-        ]
-        for each in found.collectives()
+        each.op.replace("_", "-"),
+        format_bytes(each.smallest_bytes, binary=True),
+        format_time(each.smallest_s),
+        format_bytes(each.largest_bytes, binary=True),
+        format_rate(each.busbw_bytes_per_s),
+        str(each.sizes),
     ]
 
 
@@ -118,9 +126,6 @@ def _pairs(out: Screen, found: BenchAnswer) -> None:
     out.table([("", "left"), ("8 B", "right"), ("bandwidth", "right")], rows[:MOST_PAIRS])
     if len(rows) > MOST_PAIRS:
         out.say(f"{len(rows) - MOST_PAIRS} more in the raw rows.", QUIET)
-
-
-MOST_PAIRS = 6
 
 
 def _overlaps(out: Screen, found: BenchAnswer) -> None:
