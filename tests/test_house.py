@@ -71,7 +71,7 @@ LIBRARIES = {
     "sweep": frozenset({"numpy", "pandas"}),
     "calibrate": frozenset({"numpy", "pydantic", "pandas", "scipy", "torch"}),
     "answers": frozenset({"numpy", "pydantic", "pandas"}),
-    "report": frozenset({"numpy", "pandas", "rich", "click"}),
+    "report": frozenset({"numpy", "pandas", "rich", "click", "matplotlib"}),
     "cli": frozenset({"click", "rich"}),
 }
 
@@ -96,7 +96,7 @@ STANDARD_ONLY = {
 IMPURE_CALLS = frozenset({"open", "input", "print", "eval", "exec"})
 
 # Slow to load: only ever imported inside the function that needs them.
-LAZY = frozenset({"pandas", "scipy", "torch"})
+LAZY = frozenset({"pandas", "scipy", "torch", "matplotlib"})
 LAZY_FILES = {"torch": "calibrate/bench"}  # the only place that may import it at all
 NO_JUNK = frozenset({"utils", "util", "helpers", "misc"})
 
