@@ -70,21 +70,52 @@ def write_file(path: str, content: str | bytes, *, force: bool, option: str = "-
         InputError: the file exists and ``force`` is not set, or it cannot be written.
     """
     target = Path(path).expanduser()
-    exists = InputError("exists; add --force to replace it", where=f"{option} {path}")
     try:
-        if target.is_dir():
-            raise InputError("is a folder; name a file", where=f"{option} {path}")
-        if target.exists() and not target.is_file():  # a pipe would wait for its reader
-            raise InputError("is not a regular file; name a file, or - for the screen", where=f"{option} {path}")
-        if target.exists() and not force:
-            raise exists
+        _refuse(target, path, force, option)
         _write(target.resolve(), content, force)  # a link keeps pointing at its file
     except FileExistsError:
-        raise exists from None
+        raise _taken(path, option) from None
     except (OSError, ValueError) as error:
-        raise InputError(
-            f"cannot be written ({getattr(error, 'strerror', None) or error})", where=f"{option} {path}"
-        ) from None
+        raise _unwritable(path, option, error) from None
+
+
+def refuse_unwritable(path: str, *, force: bool, option: str = "--output") -> None:
+    """Complain before the work starts about a file that could not be written at its end.
+
+    Args:
+        path: where.
+        force: replace a file that exists.
+        option: what a complaint names.
+
+    Raises:
+        InputError: as ``write_file`` would.
+    """
+    import tempfile
+
+    target = Path(path).expanduser()
+    try:
+        _refuse(target, path, force, option)
+        with tempfile.TemporaryFile(dir=target.resolve().parent):
+            pass
+    except (OSError, ValueError) as error:
+        raise _unwritable(path, option, error) from None
+
+
+def _refuse(target: Path, path: str, force: bool, option: str) -> None:
+    if target.is_dir():
+        raise InputError("is a folder; name a file", where=f"{option} {path}")
+    if target.exists() and not target.is_file():  # a pipe would wait for its reader
+        raise InputError("is not a regular file; name a file, or - for the screen", where=f"{option} {path}")
+    if target.exists() and not force:
+        raise _taken(path, option)
+
+
+def _taken(path: str, option: str) -> InputError:
+    return InputError("exists; add --force to replace it", where=f"{option} {path}")
+
+
+def _unwritable(path: str, option: str, error: Exception) -> InputError:
+    return InputError(f"cannot be written ({getattr(error, 'strerror', None) or error})", where=f"{option} {path}")
 
 
 def _write(final: Path, content: str | bytes, force: bool) -> None:
