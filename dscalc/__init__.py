@@ -10,6 +10,7 @@ __all__ = [
     "DscalcError",
     "MemoryAnswer",
     "__version__",
+    "batch",
     "comm",
     "evaluate",
     "load_books",
@@ -22,6 +23,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from dscalc.answers.batch import batch
     from dscalc.answers.comm import comm
     from dscalc.answers.memory import MemoryAnswer, memory
     from dscalc.answers.ratio import ratio
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "DscalcError": "dscalc.errors",
     "MemoryAnswer": "dscalc.answers.memory",
+    "batch": "dscalc.answers.batch",
     "comm": "dscalc.answers.comm",
     "evaluate": "dscalc.cost.evaluate",
     "load_books": "dscalc.specs.stack",

@@ -17,6 +17,7 @@ from dscalc.answers.step_notes import Explanation, explanations, step_warnings
 from dscalc.cost.conventions import CONVENTIONS, NAMES, model_flop
 from dscalc.cost.step import Step
 from dscalc.cost.step import step as step_of
+from dscalc.cost.stragglers import STRAGGLER, with_straggler
 from dscalc.errors import DscalcError, InputError
 from dscalc.frozen import dataclass
 from dscalc.records import Engine, Layouts, PaceConstants, PaceTable, Timing
@@ -37,6 +38,10 @@ from dscalc.specs.pace import (
 from dscalc.units import parse_time
 
 DEFAULT_CONVENTION = "palm"
+JITTER = (
+    "a slow GPU stays slow through the step, so groups that meet in every layer (tp, cp) wait as those that meet once "
+    "a step (dp); the fitted skews of collectives already hold the usual waiting of published runs"
+)
 BOUND_SHARE = 0.5  # of a step: above, one sort of term limits it
 
 
@@ -60,11 +65,15 @@ class Inputs:
     table: PaceTable
     constants: PaceConstants
     network: Lowered
+    jitter: float = 0.0  # spread of a step between GPUs, as a share of it
 
     def run(self) -> Step:
         """The step."""
         timing = Timing(self.engine, self.table, self.constants, self.network.network)
-        return step_of(self.case.model.shape, self.layouts, timing, self.case.adapters)
+        found = step_of(self.case.model.shape, self.layouts, timing, self.case.adapters)
+        if not self.jitter:
+            return found
+        return with_straggler(found, np.array([self.jitter]), np.array([float(self.case.layout.spec.gpus)]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +96,7 @@ class StepAnswer:
     model_flop_per_s_per_gpu: float
     bubble_share: float
     bubble_over_ideal: float
+    straggler_s: float
     bound_by: str
     terms: tuple[TimeTerm, ...]
     measured_s: float | None
@@ -127,6 +137,7 @@ SCALARS = (
     "model_flop_per_s_per_gpu",
     "bubble_share",
     "bubble_over_ideal",
+    "straggler_s",
     "bound_by",
 )
 
@@ -206,12 +217,13 @@ def answer(
         model_flop_per_s_per_gpu=flop / seconds,
         bubble_share=over / (1.0 + over),
         bubble_over_ideal=over,
+        straggler_s=sum(t.seconds for t in terms if t.path == STRAGGLER.path),
         bound_by=_bound(terms, seconds),
         terms=terms,
         measured_s=measured_s,
         explanations=(),
         verdict="",
-        assumptions=(*case.assumptions, *_assumptions((*notes, bar), inputs.network)),
+        assumptions=(*case.assumptions, *rate_assumptions((*notes, bar), inputs.network), *_jitter(inputs.jitter)),
         warnings=(),
     )
     if measured_s is not None:
@@ -226,7 +238,7 @@ def _gpu_id(case: Case) -> str:
 
 
 def step_inputs(given: Mapping[str, Any], case: Case) -> tuple[Inputs, tuple[Noted, ...]]:
-    """What a prediction of a case is made from, and the numbers it rests on.
+    """What a step of this case is predicted from, and each number with its source.
 
     Raises:
         InputError: nothing says which GPU computes or how GPUs are joined, or options that contradict each other.
@@ -251,17 +263,33 @@ def step_inputs(given: Mapping[str, Any], case: Case) -> tuple[Inputs, tuple[Not
     cluster = case.machine.cluster
     table = with_faults(pace_table(), cluster.faults if cluster else ())
     return (
-        Inputs(case, lower([spec], case.books), record, table, pace_constants(), network_of(given, case)),
+        Inputs(
+            case,
+            lower([spec], case.books),
+            record,
+            table,
+            pace_constants(),
+            network_of(given, case),
+            given.get("jitter", 0.0),
+        ),
         (*notes, *notes_of(spec.stack), *constant_notes()),
     )
 
 
-def _assumptions(notes: tuple[Noted, ...], network: Lowered) -> list[Assumption]:
+def rate_assumptions(notes: tuple[Noted, ...], network: Lowered) -> list[Assumption]:
+    """The numbers that a step rests on, each with its kind and source."""
     found = [Assumption(f"step.{n.name.replace('/', '.')}", n.value, n.unit, n.kind, _sure(n)) for n in notes]
     found += [
         Assumption(f"network.{n.name.replace('/', '.')}", n.value, n.unit, n.kind, n.source) for n in network.notes
     ]
     return found
+
+
+def _jitter(jitter: float) -> list[Assumption]:
+    """How a spread between GPUs is read."""
+    if not jitter:
+        return []
+    return [Assumption("step.jitter", jitter, "of a GPU's whole step", "given", JITTER)]
 
 
 def _sure(note: Noted) -> str:
@@ -274,6 +302,7 @@ KINDS = (
     ("host", ("overhead/host",)),
     ("communication", ("communication/",)),
     ("bubble", ("pipeline/",)),
+    ("stragglers", (STRAGGLER.path,)),
     ("optimizer", ("optimizer/", "overhead/step")),
 )
 
@@ -285,7 +314,7 @@ def _bound(terms: tuple[TimeTerm, ...], seconds: float) -> str:
     prefixes = dict(KINDS)[name]
     largest = max((t for t in terms if t.path.startswith(prefixes)), key=lambda t: t.seconds)
     part = largest.path.partition("/")[2]
-    return name if name in ("host", "bubble") or sums[name] < BOUND_SHARE * seconds else f"{name}/{part}"
+    return name if name in ("host", "bubble", "stragglers") or sums[name] < BOUND_SHARE * seconds else f"{name}/{part}"
 
 
 def convention_words(name: str) -> str:

@@ -183,3 +183,19 @@ def _hidden(timed: Step) -> Array:
         if leaf.spec.path.startswith("communication/"):
             total = total + (leaf.busy_s - leaf.exposed_s)
     return total
+
+
+def layout_words(spec: LayoutSpec) -> str:
+    """A layout in the words of its options; degrees of 1 are left out."""
+    words = [f"{n} {getattr(spec, n)}" for n in ("tp", "pp", "vpp", "cp", "ep") if getattr(spec, n) > 1]
+    words += [f"etp {spec.etp}"] if spec.ep > 1 and spec.etp > 1 else []
+    words += [f"dp {spec.dp}"] + ([f"in {spec.dp_replicate} replicas"] if spec.dp_replicate > 1 else [])
+    words += [f"ZeRO-{spec.zero}"] if spec.zero else []
+    words += ["SP"] if spec.sequence_parallel and spec.tp > 1 else []
+    words += [spec.schedule] if spec.pp > 1 and spec.schedule not in ("1f1b", "interleaved") else []
+    return " ".join(words)
+
+
+def recompute_words(spec: LayoutSpec) -> str:
+    """What is computed again."""
+    return spec.recompute if spec.recompute_layers is None else f"{spec.recompute} {spec.recompute_layers}"

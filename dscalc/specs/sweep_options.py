@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from dscalc.specs.option_table import LARGEST_TOTAL_TOKENS, OPTIONS, Option
+from dscalc.specs.option_table import FORMATS, OPTIONS, Option
 
 MACHINES = ("cluster", "gpu", "interconnect")  # every combination is one setup to compare
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "dp_replicate", "micro_batch")  # each also has a --max-
 CHOICES = ("zero", "schedule", "recompute", "recompute_layers", "cp_comm")
-LEFT_OUT = ("grad_accum", "tokens_per_rank", "dp_shard", "nodes", "trace_ring", "algorithm")
+LEFT_OUT = ("grad_accum", "tokens_per_rank", "dp_shard", "nodes")
+OF_BATCH = ("tokens", "noise_scale", "batch_law", "train_loss")  # how long a training is, and its critical batch
+OUTPUTS = (*FORMATS, "parquet")
 OBJECTIVES = ("time", "cost", "headroom", "gpus")
 SCALINGS = ("strong", "weak")
 MOST_TOP, MOST_JOBS = 10_000, 256
@@ -40,13 +42,6 @@ OWN: tuple[Option, ...] = (
     ),
     _own("marginal", "fraction", "Scaling stops where one more GPU gives less of its ideal [50%].", metavar="SHARE"),
     _own("jobs", "whole", "Processes to work with [1].", metavar="N", maximum=MOST_JOBS),
-    _own(
-        "tokens",
-        "whole",
-        "Tokens to train on in all: time, GPU-hours, energy and money.",
-        metavar="N",
-        maximum=LARGEST_TOTAL_TOKENS,
-    ),
     _own("price", "number", "Price of a GPU-hour in USD, instead of the profile's.", metavar="USD"),
     _own("pue", "number", "Power drawn by the building over that of the GPUs' boards [1.2].", metavar="X"),
     _own("mtbf", "time", "Time between failures of one GPU, e.g. 50000h.", metavar="TIME"),
@@ -59,10 +54,17 @@ OWN: tuple[Option, ...] = (
 
 
 def _table() -> dict[str, Option]:
-    found = {name: option for name, option in OPTIONS.items() if name not in LEFT_OUT}
+    found = {
+        name: option
+        for name, option in OPTIONS.items()
+        if name not in LEFT_OUT and (option.group == "output" or "time" in option.uses.split())
+    }
     for name in ("gpus", *MACHINES, *DEGREES, *CHOICES):
         found[name] = replace(found[name], many=True)
-    return found | {option.name: option for option in OWN}
+    found["format"] = replace(found["format"], choices=OUTPUTS)
+    own = {option.name: option for option in OWN}
+    shared = {name: replace(OPTIONS[name], group="sweep", uses="time") for name in OF_BATCH}
+    return found | own | shared
 
 
 TABLE: Mapping[str, Option] = _table()

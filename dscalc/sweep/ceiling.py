@@ -1,80 +1,28 @@
-"""Where adding GPUs stops paying: limits on a scaling curve, what they are made of, and what would move them.
-
-A curve is made of few layouts at each number of GPUs, the best ones of a search. They are evaluated again with one
-thing changed: the best among them may then be another one. Beyond the largest number of GPUs that was searched, the
-same layouts go on with more data-parallel ranks.
-"""
+"""Where adding GPUs stops paying: limits on a scaling curve, what they are made of, and what would move them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from math import exp, inf, log, sqrt
 
-import numpy as np
-
-from dscalc.cost.axes import groups, rules
-from dscalc.cost.columns import COLUMNS
-from dscalc.cost.memory import memory
-from dscalc.cost.step import Step, step
 from dscalc.frozen import dataclass
-from dscalc.records import Array, Books, Engine, Layouts, Network, Timing
-from dscalc.sweep.prune import Machine, taken
-from dscalc.sweep.space import Ids, Space
+from dscalc.sweep.curve import Change, Point, Stock, curve
+from dscalc.sweep.prune import Machine
+from dscalc.sweep.space import Space
 
 LIMITS = ("memory_floor", "ratio_one", "marginal_gain", "throughput_peak", "latency", "critical_batch", "sequences")
 UPPER = LIMITS[1:]  # those that adding GPUs runs into
-FURTHER = 12  # doublings beyond the largest number of GPUs searched
-NO_LAW = "no batch law was asked for"
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """Factors on what a curve is made from; 1 leaves it as it is."""
-
-    name: str
-    compute: float = 1.0  # P: rate of all that the GPU computes and streams
-    bandwidth: float = 1.0  # BW
-    latency: float = 1.0  # alpha
-    gradient_bytes: float = 1.0  # b_r
-    tokens: float = 1.0  # D: sequences of a step
-
-
-BASE = Change("base")
-LEVERS = (
-    Change("bandwidth", bandwidth=2.0),
-    Change("tokens_per_rank", tokens=2.0),
-    Change("gradient_bytes", gradient_bytes=0.5),
-    Change("effective_flop_per_s", compute=2.0),
-    Change("latency", latency=0.5),
+NO_LAW = "give --tokens, --noise-scale or --batch-law to ask the laws of the batch"
+Critical = tuple[float, str]  # tokens of a step, and the law that says so
+LEVERS = (  # what is changed, and by which factor
+    (Change("bandwidth_bytes_per_s", bandwidth=2.0), 2.0),
+    (Change("tokens_per_rank", tokens=2.0), 2.0),
+    (Change("gradient_bytes", gradient_bytes=0.5), 0.5),
+    (Change("effective_flop_per_s", compute=2.0), 2.0),
+    (Change("latency_s", latency=0.5), 0.5),
 )
-_FACTORS = {
-    "bandwidth": 2.0,
-    "tokens_per_rank": 2.0,
-    "gradient_bytes": 0.5,
-    "effective_flop_per_s": 2.0,
-    "latency": 0.5,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """The best layout of a curve at one number of GPUs; seconds of a step."""
-
-    gpus: int
-    tokens: float  # of a step
-    step_time_s: float
-    compute_s: float
-    communication_s: float  # whether hidden or not
-    latency_s: float  # part of communication that stays without payload
-    model_parallel: float  # tp x pp x cp
-    sequences: float  # of a step
-    searched: bool  # False: beyond the largest number searched
-
-    @property
-    def tokens_per_s(self) -> float:
-        """Throughput."""
-        return self.tokens / self.step_time_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,170 +59,6 @@ class Ceiling:
     beyond: bool
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Stock:
-    """Layouts of one number of GPUs that may be best."""
-
-    gpus: int
-    layouts: Layouts
-    searched: bool
-
-
-def changed(machine: Machine, books: Books, change: Change) -> tuple[Machine, Books]:
-    """A machine and the code books with factors on their rates."""
-    timing = machine.timing
-    engine, network = _engine(timing.engine, change.compute), _network(timing.network, change)
-    recipes = replace(books.recipes, reduce=books.recipes.reduce * change.gradient_bytes)
-    timed = Timing(engine, timing.table, timing.constants, network)
-    return replace(machine, timing=timed), replace(books, recipes=recipes)
-
-
-def _engine(engine: Engine, factor: float) -> Engine:
-    if factor == 1.0:
-        return engine
-    return replace(
-        engine,
-        peak_flop_per_s=engine.peak_flop_per_s * factor,
-        nominal_flop_per_s=engine.nominal_flop_per_s * factor,
-        memory_bytes_per_s=engine.memory_bytes_per_s * factor,
-    )
-
-
-def _network(network: Network, change: Change) -> Network:
-    bandwidth, latency = change.bandwidth, change.latency
-    if bandwidth == latency == 1.0:
-        return network
-    tiers = tuple(
-        replace(
-            tier,
-            bandwidth_bytes_per_s=tier.bandwidth_bytes_per_s * bandwidth,
-            peer_bytes_per_s=tier.peer_bytes_per_s * bandwidth,
-            latency_s=tier.latency_s * latency,
-        )
-        for tier in network.tiers
-    )
-    library = network.protocols
-    protocols = replace(
-        library,
-        base_s=library.base_s * latency,
-        hop_s=library.hop_s * latency,
-        post_s=library.post_s * latency,
-        arity_s=library.arity_s * latency,
-        ceiling_bytes_per_s=library.ceiling_bytes_per_s * bandwidth,
-    )
-    return replace(network, tiers=tiers, protocols=protocols)
-
-
-def stocks(spaces: Sequence[Space], kept: Sequence[Ids], machine: Machine, weak: bool) -> list[Stock]:
-    """Layouts that may be best at each number of GPUs, those beyond the largest searched included.
-
-    Args:
-        spaces: by number of GPUs, ascending.
-        kept: numbers of the layouts that a search kept in each.
-        machine: what they run on.
-        weak: the batch grows with the GPUs.
-
-    Returns:
-        A stock for each number of GPUs at which something fits.
-    """
-    found = [
-        Stock(space.gpus, _whole(space.layouts(ids), len(ids)), True)
-        for space, ids in zip(spaces, kept, strict=True)
-        if len(ids)
-    ]
-    if not found:
-        return []
-    last, shape = found[-1], spaces[-1].shape
-    for doubling in range(1, FURTHER + 1):
-        more = _further(last.layouts, 2.0**doubling, weak)
-        ok = np.ones(len(more.tp), dtype=bool)
-        derived = groups(more)
-        for rule in rules():
-            ok &= ~rule.illegal(more, derived, shape)
-        if ok.any():
-            more = taken(more, ok)
-            held = memory(shape, more, machine.hardware, machine.adapters, keep_terms=False)
-            fits = ~(held.total_bytes > held.usable_bytes)
-            ok = fits
-            more = taken(more, fits)
-        if not ok.any():
-            break
-        found.append(Stock(last.gpus * 2**doubling, more, False))
-    return found
-
-
-def _whole(layouts: Layouts, count: int) -> Layouts:
-    return replace(layouts, **{name: np.broadcast_to(getattr(layouts, name), (count,)) for name in COLUMNS})
-
-
-def _further(layouts: Layouts, factor: float, weak: bool) -> Layouts:
-    """The same with more data-parallel ranks, each with fewer micro-batches or smaller ones."""
-    rank = layouts.micro_batch * layouts.n_micro / (1.0 if weak else factor)
-    parts = []
-    for share in (1.0, 2.0, 4.0, 8.0):
-        micro = layouts.micro_batch / share
-        many = rank / micro
-        whole = (micro >= 1.0) & (np.floor(micro) == micro) & (many >= 1.0) & (np.floor(many) == many)
-        more = replace(layouts, dp=layouts.dp * factor, micro_batch=micro, n_micro=many)
-        parts.append(taken(more, whole))
-    joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS}
-    return replace(layouts, **joined)
-
-
-def curve(shape_of: Space, held: Sequence[Stock], machine: Machine, change: Change = BASE) -> tuple[Point, ...]:
-    """The best layout of each stock with something changed.
-
-    Args:
-        shape_of: any space of the sweep; says the model.
-        held: from ``stocks``.
-        machine: what they run on.
-        change: factors on rates, bytes and batch.
-
-    Returns:
-        A point for each number of GPUs [s].
-    """
-    if not held:
-        return ()
-    sizes = [len(stock.layouts.tp) for stock in held]
-    columns = {name: np.concatenate([getattr(stock.layouts, name) for stock in held]) for name in COLUMNS}
-    columns["n_micro"] = columns["n_micro"] * change.tokens
-    run, books = changed(machine, held[0].layouts.books, change)
-    layouts = replace(held[0].layouts, **columns, books=books)
-    timed = step(shape_of.shape, layouts, run.timing, run.adapters)
-    slower = replace(change, latency=change.latency * 2.0)
-    late = step(shape_of.shape, layouts, changed(machine, held[0].layouts.books, slower)[0].timing, run.adapters)
-    busy = _sum(timed, "communication/")
-    latency = np.maximum(_sum(late, "communication/") - busy, 0.0)
-    compute = _sum(timed, "compute/")
-    sequences = layouts.micro_batch * layouts.n_micro * layouts.dp
-    points, start = [], 0
-    for stock, size in zip(held, sizes, strict=True):
-        at = start + int(np.argmin(timed.step_time_s[start : start + size]))
-        points.append(
-            Point(
-                gpus=stock.gpus,
-                tokens=float(sequences[at] * layouts.seq_len[at]),
-                step_time_s=float(timed.step_time_s[at]),
-                compute_s=float(compute[at]),
-                communication_s=float(busy[at]),
-                latency_s=float(min(latency[at], busy[at])),
-                model_parallel=float(layouts.tp[at] * layouts.pp[at] * layouts.cp[at]),
-                sequences=float(sequences[at]),
-                searched=stock.searched,
-            )
-        )
-        start += size
-    return tuple(points)
-
-
-def _sum(timed: Step, prefix: str) -> Array:
-    total = np.zeros(1)
-    for leaf in timed.terms:
-        if leaf.spec.path.startswith(prefix):
-            total = total + leaf.busy_s
-    return total
-
-
 def crossing(gpus: Sequence[float], values: Sequence[float], level: float = 1.0) -> float | None:
     """Where values that fall along a curve reach a level for good, between points by power laws.
 
@@ -297,18 +81,18 @@ def crossing(gpus: Sequence[float], values: Sequence[float], level: float = 1.0)
 def _marginals(points: Sequence[Point]) -> Iterator[tuple[float, float]]:
     """GPUs in the middle of each stretch of the curve, and what one GPU adds there over the first point's share."""
     ideal = points[0].tokens_per_s / points[0].gpus
-    for a, b in zip(points, points[1:], strict=False):
+    for a, b in pairwise(points):
         yield sqrt(a.gpus * b.gpus), (b.tokens_per_s - a.tokens_per_s) / (b.gpus - a.gpus) / ideal
 
 
-def limits(points: Sequence[Point], share: float, weak: bool, critical_tokens: float | None) -> dict[str, Limit]:
+def limits(points: Sequence[Point], share: float, weak: bool, critical: Critical | None) -> dict[str, Limit]:
     """The limits of a curve.
 
     Args:
         points: the curve, ascending.
         share: of its ideal that one more GPU must give.
         weak: the batch grows with the GPUs.
-        critical_tokens: tokens of a step above which a larger batch helps little; None: unknown.
+        critical: tokens of a step above which a larger batch helps little, and the law that says so; None: unknown.
 
     Returns:
         By name, in the order of ``LIMITS``.
@@ -323,21 +107,23 @@ def limits(points: Sequence[Point], share: float, weak: bool, critical_tokens: f
     def put(name: str, at: float | None, reached: str, beyond: str) -> None:
         found[name] = Limit(name, at, reached if at is not None else beyond)
 
-    put("memory_floor", float(first.gpus), "the smallest number of GPUs looked at on which a layout fits", "")
+    put("memory_floor", float(first.gpus), "the smallest number looked at on which a layout fits", "")
     ratios = [p.compute_s / p.communication_s if p.communication_s > 0.0 else inf for p in points]
     put(
         "ratio_one",
         crossing(gpus, ratios),
-        "communication takes as long as computing: no overlap can hide all of it any more",
-        f"computing still takes {ratios[-1]:.1f} times as long as communication on {last.gpus} GPUs",
+        "communication takes as long as computing and cannot all hide behind it",
+        f"computing still takes {ratios[-1]:.1f} times as long as communication on {last.gpus:,} GPUs",
     )
     stretches = [(g, m) for g, m in _marginals(points)]
     at = crossing([g for g, _ in stretches], [max(m, 1e-12) for _, m in stretches], share) if stretches else None
-    last_gain = f"; it gives {stretches[-1][1]:.0%} at {last.gpus} GPUs" if stretches else ": there is only one number"
+    last_gain = (
+        f"; it gives {stretches[-1][1]:.0%} at {last.gpus:,} GPUs" if stretches else ": there is only one number"
+    )
     put(
         "marginal_gain",
         at,
-        f"one more GPU gives less than {share:.0%} of what a GPU gives on {first.gpus}",
+        f"one more GPU gives less than {share:.0%} of what each gives on {first.gpus:,}",
         f"one more GPU gives at least {share:.0%} of its ideal{last_gain}",
     )
     peak = max(points, key=lambda p: p.tokens_per_s)
@@ -345,36 +131,37 @@ def limits(points: Sequence[Point], share: float, weak: bool, critical_tokens: f
         "throughput_peak",
         float(peak.gpus) if peak is not last and len(points) > 1 else None,
         "more GPUs make fewer tokens a second",
-        f"throughput still grows at {last.gpus} GPUs",
+        f"throughput still grows at {last.gpus:,} GPUs",
     )
     shares = [(p.communication_s - p.latency_s) / p.latency_s if p.latency_s > 0.0 else inf for p in points]
     put(
         "latency",
         crossing(gpus, shares),
         "collectives wait longer for their latency than for their bytes",
-        f"bytes still take longer than latency on {last.gpus} GPUs",
+        f"bytes still take longer than latency on {last.gpus:,} GPUs",
     )
-    found["critical_batch"] = _critical(points, weak, critical_tokens)
+    found["critical_batch"] = _critical(points, weak, critical)
     put(
         "sequences",
         None if weak else first.sequences * last.model_parallel,
-        f"{first.sequences:,.0f} sequences a step feed as many data-parallel ranks of {last.model_parallel:g} GPUs",
+        f"{first.sequences:,.0f} sequences a step, one for each data-parallel rank of {last.model_parallel:g} GPUs",
         "the batch grows with the GPUs",
     )
     return found
 
 
-def _critical(points: Sequence[Point], weak: bool, critical_tokens: float | None) -> Limit:
+def _critical(points: Sequence[Point], weak: bool, critical: Critical | None) -> Limit:
     name = "critical_batch"
-    if critical_tokens is None:
+    if critical is None:
         return Limit(name, None, NO_LAW)
+    most, law = critical
     tokens = points[0].tokens
     if not weak:
-        side = "above" if tokens > critical_tokens else "below"
-        words = f"the batch stays at {tokens:,.0f} tokens, {side} the critical {critical_tokens:,.0f}"
-        return Limit(name, float(points[0].gpus) if tokens > critical_tokens else None, words)
-    at = points[0].gpus * critical_tokens / tokens
-    return Limit(name, at, f"the batch passes the critical {critical_tokens:,.0f} tokens")
+        side = "above" if tokens > most else "below"
+        words = f"the batch stays at {tokens:,.0f} tokens, {side} the critical {most:,.0f} of law {law}"
+        return Limit(name, float(points[0].gpus) if tokens > most else None, words)
+    at = points[0].gpus * most / tokens
+    return Limit(name, at, f"the batch passes the critical {most:,.0f} tokens of law {law}")
 
 
 def binding(found: Mapping[str, Limit]) -> Limit | None:
@@ -391,7 +178,7 @@ def ceiling(
     error: float,
     share: float = 0.5,
     weak: bool = False,
-    critical_tokens: float | None = None,
+    critical: Critical | None = None,
 ) -> Ceiling:
     """Where scaling stops, with ranges and elasticities.
 
@@ -402,17 +189,17 @@ def ceiling(
         error: relative uncertainty of the rate of computing and of that of the network.
         share: of its ideal that one more GPU must give.
         weak: the batch grows with the GPUs.
-        critical_tokens: tokens of a step above which a larger batch helps little; None: unknown.
+        critical: tokens of a step above which a larger batch helps little, and the law that says so; None: unknown.
 
     Returns:
         The ceiling.
     """
 
     def limits_with(change: Change) -> dict[str, Limit]:
-        return limits(curve(space, held, machine, change), share, weak, critical_tokens)
+        return limits(curve(space, held, machine, change), share, weak, critical)
 
     points = curve(space, held, machine)
-    found = limits(points, share, weak, critical_tokens)
+    found = limits(points, share, weak, critical)
     nudges = [
         Change("compute", compute=1.0 + error),
         Change("compute", compute=1.0 / (1.0 + error)),
@@ -423,9 +210,9 @@ def ceiling(
     ranged = {name: _ranged(limit, [other[name] for other in nudged]) for name, limit in found.items()}
     first = binding(ranged)
     pulled: dict[str, float | None] = {}
-    for lever in LEVERS:
+    for lever, factor in LEVERS:
         moved = limits_with(lever)[first.name].gpus if first is not None else None
-        pulled[lever.name] = _elasticity(first.gpus if first else None, moved, _FACTORS[lever.name])
+        pulled[lever.name] = _elasticity(first.gpus if first else None, moved, factor)
     searched = [p.gpus for p in points if p.searched]
     return Ceiling(
         binding_limit=first.name if first else None,
