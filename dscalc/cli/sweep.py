@@ -31,7 +31,9 @@ def command(**params: Any) -> None:
     given, output = collect(params, table=TABLE)
     from dscalc.answers.sweep import answer
     from dscalc.report.sweep import render
+    from dscalc.report.sweep_files import refuse_files, write_files
 
+    refuse_files(output)
     with watched() as progress:
         found = answer(given, progress)
     deliver(
@@ -40,6 +42,7 @@ def command(**params: Any) -> None:
         ),
         output,
     )
+    write_files(found, output)
     if not found.complete:
         click.get_current_context().exit(INTERRUPTED)
     if output.get("check") and not found.rows:

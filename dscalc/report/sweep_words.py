@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dscalc.answers.sweep import SweepAnswer
+    from dscalc.sweep.ceiling import Limit
 
 DIGITS = 2  # of a number of GPUs that was not searched
 LIMIT_WORDS = {
@@ -33,6 +34,18 @@ def about(gpus: float | None) -> str:
         return ""
     unit = 10 ** max(0, math.floor(math.log10(gpus)) + 1 - DIGITS)
     return f"{max(1, round(gpus / unit) * unit):,}"
+
+
+def gpus_span(low: float | None, high: float | None) -> str:
+    """The range of a limit; empty where it has none."""
+    return "" if low is None or low == high else f"{about(low)} – {about(high) or '?'}"
+
+
+def limit_gpus(limit: Limit) -> str:
+    """Where a limit lies: exactly where no error bar bears on it, else as well as it is known."""
+    if limit.gpus is None:
+        return ""
+    return f"{limit.gpus:,.0f}" if limit.low_gpus == limit.high_gpus else about(limit.gpus)
 
 
 def ceiling_words(answer: SweepAnswer, setup: str) -> str:
