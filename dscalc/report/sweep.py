@@ -15,13 +15,13 @@ from dscalc.report.sweep_words import LEVER_WORDS, LIMIT_WORDS, about, ceiling_w
 from dscalc.units import format_bytes, format_count, format_energy, format_time
 
 if TYPE_CHECKING:
-    from dscalc.answers.sweep import CurvePoint, SweepAnswer
+    from dscalc.answers.sweep import CurvePoint, Limit, SweepAnswer
     from dscalc.answers.sweep_closed import ClosedForm
     from dscalc.answers.sweep_rows import Row
-    from dscalc.sweep.ceiling import Limit
 
 MOST_TABLES = 2  # numbers of GPUs of which all layouts are shown; of more, only the best one's
 REASONS = 6  # of rejections shown
+NO_PARQUET = "parquet needs pyarrow; pip install 'dscalc[parquet]'"
 SECONDS = Scale(1.0, "s")
 
 
@@ -50,6 +50,20 @@ def render(
     return line(answer) + "\n" if quiet else screen(answer, explain=explain, colour=colour)
 
 
+def refuse_parquet(path: str | None) -> None:
+    """Refuse a Parquet file that cannot be written, before anything is worked out.
+
+    Raises:
+        InputError: no file is named, or pyarrow is not installed.
+    """
+    from importlib.util import find_spec
+
+    if path in (None, "-"):
+        raise InputError("parquet is no text; name a file with --output", where="--format")
+    if find_spec("pyarrow") is None:
+        raise InputError(NO_PARQUET, where="--format")
+
+
 def parquet(answer: SweepAnswer) -> bytes:
     """The rows as a Parquet file.
 
@@ -58,12 +72,11 @@ def parquet(answer: SweepAnswer) -> bytes:
     """
     import io
 
-    try:
-        import pyarrow  # type: ignore[import-not-found,unused-ignore]  # noqa: F401
-    except ImportError:
-        raise InputError("parquet needs pyarrow; pip install 'dscalc[parquet]'", where="--format") from None
     file = io.BytesIO()
-    answer.frame.to_parquet(file, engine="pyarrow", index=False)
+    try:
+        answer.frame.to_parquet(file, engine="pyarrow", index=False)
+    except ImportError:
+        raise InputError(NO_PARQUET, where="--format") from None
     return file.getvalue()
 
 

@@ -6,17 +6,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dscalc.errors import InputError
-from dscalc.report.export import refuse_unwritable, write_file
+from dscalc.report.export import refuse_target, write_file
 
 if TYPE_CHECKING:
     from dscalc.answers.sweep import SweepAnswer
 
-OPTIONS = ("output", "plot", "report")
 PAGES = (".html", ".htm")
 
 
 def refuse_files(output: Mapping[str, Any]) -> None:
-    """Complain about files that could not be written at the end.
+    """Complain about a plot or a report that could not be written at the end.
 
     Args:
         output: the output options.
@@ -25,11 +24,10 @@ def refuse_files(output: Mapping[str, Any]) -> None:
         InputError: a name that ends wrong or is given twice, a file that exists or cannot be written, or a library that
             is missing.
     """
-    force = bool(output.get("force", False))
-    taken: dict[str, str] = {}
-    for name in OPTIONS:
+    taken = {output["output"]: "--output"} if output.get("output") else {}
+    for name in ("plot", "report"):
         path = output.get(name)
-        if path is None or (name == "output" and path == "-"):
+        if path is None:
             continue
         flag = f"--{name}"
         if path in taken:
@@ -39,9 +37,9 @@ def refuse_files(output: Mapping[str, Any]) -> None:
             from dscalc.report.sweep_plot import form_of
 
             form_of(path)
-        if name == "report" and not path.lower().endswith(PAGES):
-            raise InputError(f"{path} does not end in .html", where=flag)
-        refuse_unwritable(path, force=force, option=flag)
+        elif not path.lower().endswith(PAGES):
+            raise InputError("does not end in .html", where=f"{flag} {path}")
+        refuse_target(path, force=bool(output.get("force", False)), option=flag)
 
 
 def write_files(answer: SweepAnswer, output: Mapping[str, Any]) -> None:

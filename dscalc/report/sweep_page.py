@@ -119,7 +119,9 @@ def _answer(answer: SweepAnswer, best: CurvePoint | None, full: StepAnswer | Non
 
 def _stops(answer: SweepAnswer, row: Row) -> str:
     words = ceiling_words(answer, row.setup)
-    return f"Adding GPUs stops paying at a{words[1:]}" if words.startswith("About") else words
+    if answer.ceilings[row.setup].gpus is None:
+        return words
+    return f"Adding GPUs stops paying at {words[0].lower()}{words[1:]}"
 
 
 def _tiles(answer: SweepAnswer, row: Row, budget: Budget | None) -> Html:

@@ -48,7 +48,7 @@ def form_of(path: str) -> str:
 
     form = path.rpartition(".")[2].lower()
     if form not in FORMS:
-        raise InputError(f"{path} ends in neither .svg nor .png", where="--plot")
+        raise InputError("ends in neither .svg nor .png", where=f"--plot {path}")
     if find_spec("matplotlib") is None:
         raise InputError(INSTALL, where="--plot")
     return form

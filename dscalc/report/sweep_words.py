@@ -59,4 +59,6 @@ def ceiling_words(answer: SweepAnswer, setup: str) -> str:
     high = about(found.high_gpus) if found.high_gpus is not None else "more than was looked at"
     beyond = f"; beyond the {last:,} searched" if found.beyond else ""
     reason = found.limits[found.binding_limit].reason
+    if found.low_gpus == found.high_gpus:
+        return f"{found.gpus:,.0f} GPUs{beyond}: {reason}."
     return f"About {about(found.gpus)} GPUs, between {about(found.low_gpus)} and {high}{beyond}: {reason}."
