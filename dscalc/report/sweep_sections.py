@@ -17,9 +17,8 @@ from dscalc.units import format_bytes, format_count, format_energy, format_time
 
 if TYPE_CHECKING:
     from dscalc.answers.step import StepAnswer
-    from dscalc.answers.sweep import CurvePoint, SweepAnswer
+    from dscalc.answers.sweep import Ceiling, CurvePoint, SweepAnswer
     from dscalc.answers.sweep_rows import Row
-    from dscalc.sweep.ceiling import Ceiling
 
 LEFT, RIGHT = "left", "right"
 PARTS = {

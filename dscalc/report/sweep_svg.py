@@ -25,7 +25,7 @@ from dscalc.report.sweep_words import LIMIT_WORDS, about, gpus_span, limit_gpus
 from dscalc.units import GB, format_bytes, format_count, format_time
 
 if TYPE_CHECKING:
-    from dscalc.sweep.ceiling import Ceiling
+    from dscalc.answers.sweep import Ceiling
 
 WIDTH, HEIGHT = 760.0, 400.0
 LEFT, RIGHT, TOP, BOTTOM = 64.0, 20.0, 28.0, 48.0

@@ -6,8 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dscalc.answers.sweep import SweepAnswer
-    from dscalc.sweep.ceiling import Limit
+    from dscalc.answers.sweep import Limit, SweepAnswer
 
 DIGITS = 2  # of a number of GPUs that was not searched
 LIMIT_WORDS = {
