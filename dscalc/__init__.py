@@ -11,6 +11,7 @@ __all__ = [
     "MemoryAnswer",
     "__version__",
     "batch",
+    "bench",
     "comm",
     "evaluate",
     "fit",
@@ -25,6 +26,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from dscalc.answers.batch import batch
+    from dscalc.answers.bench import bench
     from dscalc.answers.comm import comm
     from dscalc.answers.fit import fit
     from dscalc.answers.memory import MemoryAnswer, memory
@@ -40,6 +42,7 @@ _HOMES = {
     "DscalcError": "dscalc.errors",
     "MemoryAnswer": "dscalc.answers.memory",
     "batch": "dscalc.answers.batch",
+    "bench": "dscalc.answers.bench",
     "comm": "dscalc.answers.comm",
     "evaluate": "dscalc.cost.evaluate",
     "fit": "dscalc.answers.fit",

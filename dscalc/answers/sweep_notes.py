@@ -19,7 +19,7 @@ from dscalc.frozen import dataclass
 from dscalc.specs.layout_spec import LayoutSpec
 from dscalc.sweep.prune import Found, Problem
 from dscalc.sweep.search import search
-from dscalc.sweep.space import Space, checks
+from dscalc.sweep.space import SAME, Space, checks
 from dscalc.units import format_bytes
 
 Places = Sequence[tuple[Setup, Space]]
@@ -183,9 +183,10 @@ def _nothing(setup: Setup, places: Places, results: Sequence[Found], nearest: Ne
                 counts[name] = counts.get(name, 0) + count
     space = next(space for other, space in places if other is setup)
     messages = {check.name: check.message for check in checks(space)}
+    counts.pop(SAME, None)
     worst = max(counts, key=lambda name: counts[name], default="gpus")
     return Warning(
         "nothing_legal",
-        f"no layout is legal on {setup.name}; most are rejected because {messages.get(worst, worst)}",
+        f"no layout is legal on {setup.name}; most are rejected for: {messages.get(worst, worst)}",
         "give other numbers of GPUs, another --global-batch, or fewer fixed degrees",
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from dscalc.answers.sweep_notes import command_words
@@ -11,34 +10,19 @@ from dscalc.errors import InputError
 from dscalc.report.export import to_csv, to_json, to_markdown
 from dscalc.report.screen import BAD, GOOD, QUIET, STRONG, Cell, Scale, Screen, Span
 from dscalc.report.step import scale_of
+from dscalc.report.sweep_charts import charts
+from dscalc.report.sweep_words import LEVER_WORDS, LIMIT_WORDS, about, ceiling_words
 from dscalc.units import format_bytes, format_count, format_energy, format_time
 
 if TYPE_CHECKING:
-    from dscalc.answers.sweep import CurvePoint, SweepAnswer
+    from dscalc.answers.sweep import CurvePoint, Limit, SweepAnswer
     from dscalc.answers.sweep_closed import ClosedForm
     from dscalc.answers.sweep_rows import Row
-    from dscalc.sweep.ceiling import Limit
 
 MOST_TABLES = 2  # numbers of GPUs of which all layouts are shown; of more, only the best one's
 REASONS = 6  # of rejections shown
-DIGITS = 2  # of a number of GPUs that was not searched
+NO_PARQUET = "parquet needs pyarrow; pip install 'dscalc[parquet]'"
 SECONDS = Scale(1.0, "s")
-LIMIT_WORDS = {
-    "memory_floor": "fits from",
-    "ratio_one": "communication = computing",
-    "marginal_gain": "marginal GPU",
-    "throughput_peak": "throughput peak",
-    "latency": "latency",
-    "critical_batch": "critical batch",
-    "sequences": "sequences",
-}
-LEVER_WORDS = {
-    "bandwidth_bytes_per_s": ("twice the bandwidth", 2.0),
-    "tokens_per_rank": ("twice the batch", 2.0),
-    "gradient_bytes": ("half the bytes of a gradient", 0.5),
-    "effective_flop_per_s": ("GPUs twice as fast", 2.0),
-    "latency_s": ("half the latency", 0.5),
-}
 
 
 def render(
@@ -66,6 +50,20 @@ def render(
     return line(answer) + "\n" if quiet else screen(answer, explain=explain, colour=colour)
 
 
+def refuse_parquet(path: str | None) -> None:
+    """Refuse a Parquet file that cannot be written, before anything is worked out.
+
+    Raises:
+        InputError: no file is named, or pyarrow is not installed.
+    """
+    from importlib.util import find_spec
+
+    if path in (None, "-"):
+        raise InputError("parquet is no text; name a file with --output", where="--format")
+    if find_spec("pyarrow") is None:
+        raise InputError(NO_PARQUET, where="--format")
+
+
 def parquet(answer: SweepAnswer) -> bytes:
     """The rows as a Parquet file.
 
@@ -74,35 +72,12 @@ def parquet(answer: SweepAnswer) -> bytes:
     """
     import io
 
-    try:
-        import pyarrow  # type: ignore[import-not-found,unused-ignore]  # noqa: F401
-    except ImportError:
-        raise InputError("parquet needs pyarrow; pip install 'dscalc[parquet]'", where="--format") from None
     file = io.BytesIO()
-    answer.frame.to_parquet(file, engine="pyarrow", index=False)
+    try:
+        answer.frame.to_parquet(file, engine="pyarrow", index=False)
+    except ImportError:
+        raise InputError(NO_PARQUET, where="--format") from None
     return file.getvalue()
-
-
-def about(gpus: float | None) -> str:
-    """A number of GPUs to two digits."""
-    if gpus is None:
-        return ""
-    unit = 10 ** max(0, math.floor(math.log10(gpus)) + 1 - DIGITS)
-    return f"{max(1, round(gpus / unit) * unit):,}"
-
-
-def ceiling_words(answer: SweepAnswer, setup: str) -> str:
-    """Where scaling stops on a machine, in one sentence."""
-    found = answer.ceilings[setup]
-    last = max((p.gpus for p in found.points if p.searched), default=0)
-    if not found.points:
-        return "Nothing fits, so there is nothing to scale."
-    if found.gpus is None or found.binding_limit is None:
-        return f"No limit was reached up to {max(p.gpus for p in found.points):,} GPUs."
-    high = about(found.high_gpus) if found.high_gpus is not None else "more than was looked at"
-    beyond = f"; beyond the {last:,} searched" if found.beyond else ""
-    reason = found.limits[found.binding_limit].reason
-    return f"About {about(found.gpus)} GPUs, between {about(found.low_gpus)} and {high}{beyond}: {reason}."
 
 
 def line(answer: SweepAnswer) -> str:
@@ -127,6 +102,7 @@ def screen(answer: SweepAnswer, *, explain: bool = False, colour: bool | None = 
         points = [p for p in answer.curve if p.setup == setup.name]
         _curve(out, answer, points, name)
         _ceiling(out, answer, setup.name, name, explain, whole=explain or len(answer.setups) == 1)
+    charts(out, answer)
     _budgets(out, answer)
     for setup in answer.setups:
         name = f" on {setup.name}" if len(answer.setups) > 1 else ""
