@@ -142,12 +142,16 @@ def _compared(out: Screen, answer: Profiled) -> None:
     heads = [("", "left"), ("measured", "right"), ("usual", "right"), ("share", "right"), ("published", "right")]
     if rows:
         out.table([*heads, ("small: measured / usual", "right")], rows)
-    for kernel in answer.kernels:
-        for cause in kernel.causes:
-            out.say(f"- {kernel.what} at {kernel.fraction:.0%}: {cause}", hang=2)
+    slow: dict[tuple[str, ...], list[str]] = {}
     for each in answer.compared:
-        for cause in each.causes:
-            out.say(f"- {each.key.op} at {each.fraction:.0%}: {cause}", hang=2)
+        slow.setdefault(each.causes, []).append(f"{each.key.op} of {each.key.ranks}")
+    for kernel in answer.kernels:
+        slow.setdefault(kernel.causes, []).append(kernel.what)
+    for causes, names in slow.items():
+        if causes:
+            out.say(f"What usually slows {', '.join(names)}:")
+            for cause in causes:
+                out.say(f"- {cause}", hang=2)
     effect = answer.effect
     if effect is not None:
         ratio = effect.measured_s / effect.usual_s
