@@ -193,7 +193,8 @@ def _set_rates(record: dict[str, Any], fits: Sequence[Fit]) -> None:
             continue
         tier, lowered = record["tiers"][level], network.tiers[each.level]
         tier["efficiency"] = _moved(each, float(lowered.efficiency[0]))
-        if "reduction" in tier and each.reduces:
+        # a reduction that somebody must ask for was not what these logs measured
+        if "reduction" in tier and each.reduces and tier["reduction"].get("by_itself", True):
             tier["reduction"]["efficiency"] = _moved(each, float(lowered.reduction_efficiency[0]))
 
 
