@@ -265,7 +265,7 @@ class _Gathered:
         if devices:  # one for each process
             self.ranks, self.ranks_from = len(devices) * each, "the list of devices"
             self.nodes = len({str(d.get("hostname")) for d in devices})
-            self.gpu = str(devices[0].get("device_info", ""))[:80]
+            self.gpu = "".join(c for c in str(devices[0].get("device_info", ""))[:80] if c.isprintable())
         average, bounds = found.get("average_bus_bandwidth"), found.get("out_of_bounds")
         if isinstance(average, dict):
             self.mean = number(_text(average.get("bandwidth")))
