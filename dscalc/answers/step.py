@@ -90,7 +90,7 @@ class Inputs:
         worse = [replace(self, engine=e, table=t, constants=c) for e, t, c in self.slower]
         own = sum((float(case.run().step_time_s[0]) / seconds - 1.0) ** 2 for case in worse)
         ends = [0.0, 0.0]
-        if self.network.network.curves:
+        if self.network.network.measured:
             for i, edge in enumerate((-1.0, 1.0)):
                 moved = replace(self.network, network=replace(self.network.network, edge=edge))
                 ends[i] = float(replace(self, network=moved).run().step_time_s[0]) / seconds - 1.0

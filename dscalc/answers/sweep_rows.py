@@ -167,7 +167,7 @@ def rows_of(setup: Setup, space: Space, ids: Ids, ranks: Sequence[int]) -> list[
 def error_of(setup: Setup, space: Space, layouts: Layouts, timed: Step) -> list[float]:
     """Half-width of the error bar of each row, relative: the one place where a sweep asks for it."""
     bars = np.full(len(timed.step_time_s), setup.error.value)
-    if setup.inputs.network.network.curves or setup.inputs.slower:
+    if setup.inputs.network.network.measured or setup.inputs.slower:
         bars = np.hypot(bars, _measured_error(setup, space, layouts, timed))
     return [float(bar) for bar in bars]
 
@@ -176,7 +176,7 @@ def _measured_error(setup: Setup, space: Space, layouts: Layouts, timed: Step) -
     """What the errors of numbers measured on the cluster do to each row: root of the sum of squares."""
     timing, adapters = setup.machine.timing, setup.machine.adapters
     worse = [Timing(e, t, c, timing.network) for e, t, c in setup.inputs.slower]
-    if timing.network.curves:
+    if timing.network.measured:
         worse.append(replace(timing, network=replace(timing.network, edge=1.0)))
     total = np.zeros(len(timed.step_time_s))
     for each in worse:

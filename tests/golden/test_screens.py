@@ -57,6 +57,9 @@ SCREENS = {
         "batch --model llama-3-70b --cluster dgx-h100 --gpus 256 --tp 8 --pp 4 --zero 1 --ga 16 --stack megatron "
         "--tokens 1T --noise-scale 2M --base-batch 1k --base-lr 1.5e-4"
     ),
+    "fit-compare": (
+        "fit tests/golden/logs/one-node.log tests/golden/logs/two-nodes.log --cluster dgx-h100 --compare --explain"
+    ),
     "list-gpus": "list gpus",
     "list-stacks": "list stacks",
     "show-gpu": "show H100-SXM5-80GB",
