@@ -14,7 +14,6 @@ from dscalc.calibrate.bench import Asked, Measured, measure
 from dscalc.calibrate.bench_launch import LAUNCHERS, slurm_script, torchrun_script
 from dscalc.calibrate.bench_plan import PAIR_SMALL, SCOPE_WORDS
 from dscalc.calibrate.bench_slow import FEWEST, Slow, slow_inside, slow_links, slow_ranks
-from dscalc.calibrate.fit_line import require_scipy
 from dscalc.calibrate.logs import read_log
 from dscalc.calibrate.rows import OPS, SCOPES
 from dscalc.cost.measured import bus_volume
@@ -268,7 +267,6 @@ def run(
     """:func:`bench` with options that are read already."""
     if resume and force:
         raise InputError("goes on with a file and --force replaces it; give one of them", where="--resume")
-    require_scipy()  # the profile needs it: say so before measuring
     asked = Asked(output, timing.budget_s, timing.timeout_s, resume, force, VERSION)
     measured = measure(asked, progress=progress, complain=_complain)
     return None if measured is None else answer(asked, measured, given)

@@ -29,6 +29,7 @@ from dscalc.calibrate.bench_plan import (
     shape_of,
     share_s,
 )
+from dscalc.calibrate.fit_line import require_scipy
 from dscalc.calibrate.rows import SCHEMA, Row, RowWriter, load_rows, rows_path
 from dscalc.errors import DscalcError, InputError
 from dscalc.records import Array
@@ -83,6 +84,7 @@ def measure(asked: Asked, *, progress: Progress | None = None, complain: Say) ->
     try:
         if place.rank == 0:
             _refuse_overwriting(asked)
+            require_scipy()  # the profile needs it: say so before measuring
         device = Device(place)
         facts = _introduce(control, device.facts())
         world, control.hosts = world_of(facts), hosts_of(facts)
