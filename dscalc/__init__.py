@@ -10,6 +10,7 @@ __all__ = [
     "DscalcError",
     "MemoryAnswer",
     "__version__",
+    "batch",
     "bench",
     "comm",
     "evaluate",
@@ -24,6 +25,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from dscalc.answers.batch import batch
     from dscalc.answers.bench import bench
     from dscalc.answers.comm import comm
     from dscalc.answers.fit import fit
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "DscalcError": "dscalc.errors",
     "MemoryAnswer": "dscalc.answers.memory",
+    "batch": "dscalc.answers.batch",
     "bench": "dscalc.answers.bench",
     "comm": "dscalc.answers.comm",
     "evaluate": "dscalc.cost.evaluate",

@@ -12,3 +12,5 @@ MOMENTS = ("forward_end", "loss", "backward_last_layer", "backward_first_layer",
 LINKS = ("nvlink", "pcie", "network", "plain")
 PROTOCOLS = ("LL", "LL128", "Simple")
 LIBRARY_ALGORITHMS = ("ring", "tree", "nvls", "nvls-tree", "sharp")
+LR_RULES = ("linear", "sqrt", "lamb", "none")
+BATCH_LAWS = ("given", "kaplan", "deepseek", "step", "zhang")

@@ -325,6 +325,7 @@ class Curve:
     Attributes:
         op: one of ``cost.algorithms.OPS``.
         group, inside, domains: members, members in one domain of the first tier, domains of it, as the benchmark ran.
+        members, spread: the last two for each tier but the outermost [ranks, (tiers - 1,)].
         shared: 1: all GPUs of a domain sent at the same time, as the groups of a layout do; 0: some were idle.
         log_bytes: natural logarithm of the message sizes, ascending [log bytes, (sizes,)].
         log_s: natural logarithm of the times [log s, (sizes,)].
@@ -336,6 +337,8 @@ class Curve:
     group: float
     inside: float
     domains: float
+    members: Array
+    spread: Array
     shared: float
     log_bytes: Array
     log_s: Array

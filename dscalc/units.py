@@ -403,6 +403,15 @@ def format_time(time_s: float) -> str:
     return "0 s" if time_s == 0 else _scaled(time_s, _TIMES)
 
 
+def format_energy(energy_j: float) -> str:
+    """Write an energy as electricity is billed, with three significant digits.
+
+    >>> format_energy(7.2e9)
+    '2.00 MWh'
+    """
+    return _scaled(energy_j / HOUR / KILO, [(1.0, "kWh"), (KILO, "MWh"), (MEGA, "GWh")])
+
+
 def format_rate(rate_bytes_per_s: float) -> str:
     """Write a bandwidth with three significant digits.
 

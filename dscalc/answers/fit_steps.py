@@ -6,7 +6,6 @@ import csv
 import io
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,9 +13,11 @@ import numpy as np
 
 from dscalc.answers.case import build_case
 from dscalc.answers.envelope import Warning
-from dscalc.answers.step import Inputs, inputs_of_step
+from dscalc.answers.step import Inputs, step_inputs
 from dscalc.calibrate.fit_factors import Factors, fit_factors
 from dscalc.calibrate.profile import factor_record, profile_text
+from dscalc.cost.exchange import Exchange, exchange
+from dscalc.cost.step import timed_step
 from dscalc.errors import DscalcError, InputError
 from dscalc.frozen import dataclass
 from dscalc.records import Array
@@ -128,14 +129,15 @@ def fit_step_file(path: str, record: Mapping[str, Any]) -> StepFactors:
                     if name in words:
                         raise InputError(f"a column {name}: the steps are those of the cluster that is fitted")
                 options = gather({**words, "profile": str(file)})
-                inputs.append(inputs_of_step(options, build_case(options))[0])
+                inputs.append(step_inputs(options, build_case(options))[0])
                 measured.append(seconds)
             except DscalcError as error:
                 raise InputError(error.message.replace(str(file), "the profile"), where=f"{path}:{line}") from None
     stacks = sorted({each.case.layout.spec.stack for each in inputs})
     if len(stacks) > 1:
         raise InputError(f"steps of several stacks ({', '.join(stacks)}); fit one at a time", where=path)
-    fit = fit_factors(lambda factors: _predict(inputs, factors), np.asarray(measured))
+    sent = [_sent(each) for each in inputs]
+    fit = fit_factors(lambda factors: _predict(inputs, sent, factors), np.asarray(measured))
     columns = zip(cells, measured, fit.before_s, fit.after_s, fit.left_out_s, strict=True)
     rows = [
         StepRow(line, _words(row), seconds, float(before), float(after), float(left))
@@ -144,17 +146,22 @@ def fit_step_file(path: str, record: Mapping[str, Any]) -> StepFactors:
     return StepFactors(path, stacks[0], fit, tuple(rows))
 
 
-def _predict(inputs: Sequence[Inputs], factors: Mapping[str, float]) -> Array:
+def _sent(inputs: Inputs) -> Exchange:
+    """Communication on the wire, which is what the profile says of it whatever the factors."""
+    return exchange(inputs.case.model.shape, inputs.layouts, inputs.network.network, inputs.case.adapters)
+
+
+def _predict(inputs: Sequence[Inputs], sent: Sequence[Exchange], factors: Mapping[str, float]) -> Array:
     """Seconds of every step under some factors."""
     unit = {"unit": "count", "kind": "fitted", "source": "a trial"}
     sustained = Sustained.model_validate({name: {"value": value, **unit} for name, value in factors.items()})
     found = []
-    for each in inputs:
-        gpu = each.case.machine.gpu
+    for each, wire in zip(inputs, sent, strict=True):
+        gpu, shape = each.case.machine.gpu, each.case.model.shape
         assert gpu is not None  # noqa: S101 - a step has one
         c = calibrated(gpu, sustained, each.case.layout.spec.stack, each.engine, each.table, each.constants)
-        moved = replace(each, engine=c.engine, table=c.table, constants=c.constants)
-        found.append(float(moved.run().step_time_s[0]))
+        took = timed_step(shape, each.layouts, c.engine, c.table, c.constants, wire, each.case.adapters)
+        found.append(float(took.step_time_s[0]))
     return np.asarray(found)
 
 

@@ -13,10 +13,11 @@ from dscalc.answers.comm_network import network_of
 from dscalc.answers.envelope import Assumption, Warning, envelope
 from dscalc.answers.memory import MemoryAnswer
 from dscalc.answers.memory import answer as memory_answer
-from dscalc.answers.step_notes import Explanation, explanations, step_warnings
+from dscalc.answers.step_notes import Explanation, bracketed, explanations, step_warnings
 from dscalc.cost.conventions import CONVENTIONS, NAMES, model_flop
 from dscalc.cost.step import Step
 from dscalc.cost.step import step as step_of
+from dscalc.cost.stragglers import STRAGGLER, with_straggler
 from dscalc.errors import DscalcError, InputError
 from dscalc.frozen import dataclass
 from dscalc.records import Engine, Layouts, PaceConstants, PaceTable, Timing
@@ -39,6 +40,10 @@ from dscalc.specs.pace import (
 from dscalc.units import parse_time
 
 DEFAULT_CONVENTION = "palm"
+JITTER = (
+    "a slow GPU stays slow through the step, so groups that meet in every layer (tp, cp) wait as those that meet once "
+    "a step (dp); the fitted skews of collectives already hold the usual waiting of published runs"
+)
 BOUND_SHARE = 0.5  # of a step: above, one sort of term limits it
 
 
@@ -63,11 +68,15 @@ class Inputs:
     constants: PaceConstants
     network: Lowered
     slower: tuple[tuple[Engine, PaceTable, PaceConstants], ...] = ()  # each measured number once at the bad end
+    jitter: float = 0.0  # spread of a step between GPUs, as a share of it
 
     def run(self) -> Step:
         """The step."""
         timing = Timing(self.engine, self.table, self.constants, self.network.network)
-        return step_of(self.case.model.shape, self.layouts, timing, self.case.adapters)
+        found = step_of(self.case.model.shape, self.layouts, timing, self.case.adapters)
+        if not self.jitter:
+            return found
+        return with_straggler(found, np.array([self.jitter]), np.array([float(self.case.layout.spec.gpus)]))
 
     def spread(self, seconds: float) -> tuple[float, float]:
         """What the errors of measured numbers do to a step, faster and slower: root of the sum of squares.
@@ -108,6 +117,7 @@ class StepAnswer:
     model_flop_per_s_per_gpu: float
     bubble_share: float
     bubble_over_ideal: float
+    straggler_s: float
     bound_by: str
     terms: tuple[TimeTerm, ...]
     measured_s: float | None
@@ -148,6 +158,7 @@ SCALARS = (
     "model_flop_per_s_per_gpu",
     "bubble_share",
     "bubble_over_ideal",
+    "straggler_s",
     "bound_by",
 )
 
@@ -190,7 +201,7 @@ def answer(
     if mfu_convention not in NAMES:
         raise InputError(f"{mfu_convention!r} is not among {', '.join(NAMES)}", where="--mfu-convention")
     case = build_case(given)
-    inputs, notes = inputs_of_step(given, case)
+    inputs, notes = step_inputs(given, case)
     held = memory_answer(given)
     found = inputs.run()
     spec, shape = case.layout.spec, case.model.shape
@@ -228,26 +239,33 @@ def answer(
         model_flop_per_s_per_gpu=flop / seconds,
         bubble_share=over / (1.0 + over),
         bubble_over_ideal=over,
+        straggler_s=sum(t.seconds for t in terms if t.path == STRAGGLER.path),
         bound_by=_bound(terms, seconds),
         terms=terms,
         measured_s=measured_s,
         explanations=(),
         verdict="",
-        assumptions=(*case.assumptions, *_assumptions((*notes, bar), inputs.network)),
+        assumptions=(*case.assumptions, *rate_assumptions((*notes, bar), inputs.network), *_jitter(inputs.jitter)),
         warnings=(),
     )
     if measured_s is not None:
         verdict, reasons = explanations(inputs, answered, measured_s)
         answered = replace(answered, verdict=verdict, explanations=reasons)
     memory_warnings = [w for w in held.warnings if w not in case.warnings]
-    return replace(answered, warnings=(*step_warnings(answered, found), *memory_warnings, *case.warnings))
+    told = (*step_warnings(answered, found), *bracketed(inputs), *memory_warnings, *case.warnings)
+    return replace(answered, warnings=told)
 
 
 def _gpu_id(case: Case) -> str:
     return case.machine.gpu.id if case.machine.gpu else ""
 
 
-def inputs_of_step(given: Mapping[str, Any], case: Case) -> tuple[Inputs, tuple[Noted, ...]]:
+def step_inputs(given: Mapping[str, Any], case: Case) -> tuple[Inputs, tuple[Noted, ...]]:
+    """What a step of this case is predicted from, and each number with its source.
+
+    Raises:
+        InputError: nothing says which GPU computes or how GPUs are joined, or options that contradict each other.
+    """
     gpu, spec = case.machine.gpu, case.layout.spec
     if gpu is None:
         raise InputError(
@@ -276,17 +294,34 @@ def inputs_of_step(given: Mapping[str, Any], case: Case) -> tuple[Inputs, tuple[
         slower = tuple((replace(e, gemm_fraction=by_hand), t, c) for e, t, c in slower)
         notes = tuple(n for n in notes if not n.name.endswith("gemm_fraction"))
     return (
-        Inputs(case, lower([spec], case.books), record, table, constants, network_of(given, case), slower),
+        Inputs(
+            case,
+            lower([spec], case.books),
+            record,
+            table,
+            constants,
+            network_of(given, case),
+            slower,
+            given.get("jitter", 0.0),
+        ),
         (*notes, *notes_of(spec.stack), *constant_notes()),
     )
 
 
-def _assumptions(notes: tuple[Noted, ...], network: Lowered) -> list[Assumption]:
+def rate_assumptions(notes: tuple[Noted, ...], network: Lowered) -> list[Assumption]:
+    """The numbers that a step rests on, each with its kind and source."""
     found = [Assumption(f"step.{n.name.replace('/', '.')}", n.value, n.unit, n.kind, _sure(n)) for n in notes]
     found += [
         Assumption(f"network.{n.name.replace('/', '.')}", n.value, n.unit, n.kind, n.source) for n in network.notes
     ]
     return found
+
+
+def _jitter(jitter: float) -> list[Assumption]:
+    """How a spread between GPUs is read."""
+    if not jitter:
+        return []
+    return [Assumption("step.jitter", jitter, "of a GPU's whole step", "given", JITTER)]
 
 
 def _sure(note: Noted) -> str:
@@ -299,6 +334,7 @@ KINDS = (
     ("host", ("overhead/host",)),
     ("communication", ("communication/",)),
     ("bubble", ("pipeline/",)),
+    ("stragglers", (STRAGGLER.path,)),
     ("optimizer", ("optimizer/", "overhead/step")),
 )
 
@@ -310,7 +346,7 @@ def _bound(terms: tuple[TimeTerm, ...], seconds: float) -> str:
     prefixes = dict(KINDS)[name]
     largest = max((t for t in terms if t.path.startswith(prefixes)), key=lambda t: t.seconds)
     part = largest.path.partition("/")[2]
-    return name if name in ("host", "bubble") or sums[name] < BOUND_SHARE * seconds else f"{name}/{part}"
+    return name if name in ("host", "bubble", "stragglers") or sums[name] < BOUND_SHARE * seconds else f"{name}/{part}"
 
 
 def convention_words(name: str) -> str:

@@ -8,7 +8,7 @@ from dscalc.records import Array
 
 LEAST_SIZES = 5  # that tell of a spread
 UNKNOWN = 0.15  # half-width where a table has fewer
-BAR = 1.4  # half-width over the blended spread, set on public logs: docs/explanation/calibration.md
+BAR = 1.45  # half-width over the blended spread, set on public logs: docs/explanation/calibration.md
 LOCAL = 0.5  # share of the nearest sizes in the blend, the rest is the table's median
 LEAST = 0.002  # no clock is better
 

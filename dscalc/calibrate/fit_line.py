@@ -215,6 +215,50 @@ def breaks(size_bytes: Array, time_s: Array) -> list[tuple[int, int]]:
     return [(a, b - 1) for a, b in pairwise(best[chosen][count][1])]
 
 
+def fit_bandwidth(size_bytes: Array, time_s: Array) -> Value | None:
+    """Size over time that large messages approach.
+
+    Args:
+        size_bytes: ascending [bytes, (n,)].
+        time_s: their times [s, (n,)].
+
+    Returns:
+        The rate [bytes/s]; None where fewer than five sizes of 16 MiB or more were measured.
+
+    Raises:
+        InputError: scipy is not installed.
+    """
+    large = size_bytes >= LARGE_BYTES
+    if large.sum() < LEAST_LARGE:
+        return None
+    tail = huber_line(size_bytes[large], time_s[large])
+    return Value(tail.bandwidth_bytes_per_s, tail.bandwidth_stderr_bytes_per_s, tail.points)
+
+
+def fit_latency(size_bytes: Array, time_s: Array, bandwidth_bytes_per_s: float = np.inf) -> Value | None:
+    """Time of the smallest messages, less what their bytes take.
+
+    Args:
+        size_bytes: ascending [bytes, (n,)].
+        time_s: their times [s, (n,)].
+        bandwidth_bytes_per_s: of large messages [bytes/s].
+
+    Returns:
+        The time [s]; None where fewer than two sizes of 4 KiB or less were measured.
+
+    Raises:
+        InputError: scipy is not installed.
+    """
+    small = size_bytes <= SMALL_BYTES
+    count = int(small.sum())
+    if count < LEAST_SMALL:
+        return None
+    least = np.maximum(time_s[small] - size_bytes[small] / bandwidth_bytes_per_s, 0.5 * time_s[small])
+    middle = float(np.median(least))
+    spread = robust_spread(least / middle - 1.0, 1) * middle
+    return Value(middle, float(MEDIAN_COST * spread / np.sqrt(count) * small_sample(count, 1)), count)
+
+
 def fit_lines(size_bytes: Array, time_s: Array) -> Lines:
     """Latency, bandwidth and the compact model of a table.
 
@@ -228,20 +272,8 @@ def fit_lines(size_bytes: Array, time_s: Array) -> Lines:
     Raises:
         InputError: scipy is not installed.
     """
-    large, small = size_bytes >= LARGE_BYTES, size_bytes <= SMALL_BYTES
-    tail = huber_line(size_bytes[large], time_s[large]) if large.sum() >= LEAST_LARGE else None
-    bandwidth = None
-    if tail is not None:
-        bandwidth = Value(tail.bandwidth_bytes_per_s, tail.bandwidth_stderr_bytes_per_s, tail.points)
-    latency = None
-    if small.sum() >= LEAST_SMALL:
-        rate = tail.bandwidth_bytes_per_s if tail is not None else np.inf
-        least = np.maximum(time_s[small] - size_bytes[small] / rate, 0.5 * time_s[small])
-        middle = float(np.median(least))
-        spread = robust_spread(least / middle - 1.0, 1) * middle
-        count = int(small.sum())
-        stderr = MEDIAN_COST * spread / np.sqrt(count) * small_sample(count, 1)
-        latency = Value(middle, float(stderr), count)
+    bandwidth = fit_bandwidth(size_bytes, time_s)
+    latency = fit_latency(size_bytes, time_s, bandwidth.value if bandwidth is not None else np.inf)
     spans = breaks(size_bytes, time_s)
     return Lines(latency, bandwidth, tuple(huber_line(size_bytes[i : j + 1], time_s[i : j + 1]) for i, j in spans))
 

@@ -44,12 +44,16 @@ _NOISE = re.compile(  # a line of NCCL or RCCL that begins anywhere
 _TAG = re.compile(
     r"\s*(?:"
     r"\[\d+,\d+\](?:<std(?:out|err|diag)>)?:"  # mpirun --tag-output
-    r"|\d{1,6}: ?(?=\s|#|\d|$)"  # srun --label
-    r"|\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?(?:\s?[:|])?(?=\s|$)"  # clocks
+    r"|(?:"
+    r"\d{1,6}:(?=\s|#|\d|$)"  # srun --label
+    r"|\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?:?(?=\s|$)"  # clocks
     r"|\[?\d\d:\d\d:\d\d(?:[.,]\d+)?\]?(?=\s)"
     r"|\((?:[\w.-]+ )?(?:rank=\d+ )?(?:pid|PID)=\d+(?:, ip=[\d.]+)?\)"  # actors
     r"|\[(?:default|rank|\w{0,20}:)?\d+\]:"  # torchrun --tee
     r"|[\w./-]{1,60}\s?\|(?=\s)"  # containers
+    r"|>(?=\s)"  # quoted
+    r"|[A-Za-z][\w.-]{0,60}:(?=\s)"  # pdsh, deepspeed
+    r") ?"
     r")"
 )
 

@@ -30,6 +30,9 @@ from dscalc.calibrate.table_checks import GUESSED, NOTHING_STATED, Stated, parts
 FORMAT = "nccl-tests"
 LONGEST_PIECE = 300  # characters of a row that was broken
 MOST_PIECES = 12
+TIME, SPEED = 2, 3  # digits before the point up to which a number always has EXACT decimals
+EXACT = 2
+LONG_NUMBER = 5  # digits from which on a number may have none
 SHORT = 60  # characters of a title between runs
 
 _PROGRAM = re.compile(r"\b(" + "|".join(sorted(OPS, key=len, reverse=True)) + r")_perf(?:_mpi)?\b")
@@ -90,7 +93,9 @@ class Reader:
     # ------------------------------------------------------------------------------------------------------- lines
     def feed(self, line: Line) -> None:
         """Take one line."""
-        text = line.text.replace("|", " ") if "|" in line.text else line.text
+        text = line.text
+        if "|" in text:  # tables set in bars
+            text = untagged(text).replace("|", " ")
         if line.noise:
             self._message(line.noise)
             if not text.strip():
@@ -245,7 +250,7 @@ class Reader:
         ways += [  # a cell may have gone under in the message that broke the row
             "".join(texts[:joint]) + " N/A " + "".join(texts[joint:])
             for joint in range(1, len(texts))
-            if self.pending[joint - 1].noise
+            if self.pending[joint - 1].noise and texts[joint - 1][-1:].isspace()
         ]
         for way in ways:
             piece = find_piece(way)
@@ -314,7 +319,18 @@ class Reader:
 
 def _proved(size: int, half: Half) -> bool:
     """Whether a half put together from pieces is there and shown right."""
-    return bool(agree(size, half.time, half.algbw)) and proves(half.algbw)
+    fits = bool(agree(size, half.time, half.algbw)) and proves(half.algbw)
+    speeds = all(_well_printed(cell.text, SPEED) for cell in (half.algbw, half.busbw))
+    return fits and speeds and _well_printed(half.time.text, TIME)
+
+
+def _well_printed(text: str, exact: int) -> bool:
+    """Whether a cell has the decimals that the tests print.
+
+    Two where it has no more than ``exact`` digits before the point, at least one below 10,000.
+    """
+    whole, _, decimals = text.partition(".")
+    return len(decimals) == EXACT if len(whole) <= exact else bool(decimals) or len(whole) >= LONG_NUMBER
 
 
 def _trusted(size: int, half: Half) -> Half:

@@ -14,6 +14,7 @@ from dscalc.errors import InputError
 from dscalc.frozen import dataclass
 from dscalc.specs.hardware import DTYPES, ClusterSpec, GpuSpec
 from dscalc.specs.links import InterconnectSpec
+from dscalc.specs.measured import lower_curves
 from dscalc.specs.network import inner_tier, lower_network
 from dscalc.units import MICRO, format_rate
 
@@ -182,7 +183,8 @@ def _set_rates(record: dict[str, Any], fits: Sequence[Fit]) -> None:
     """Write into the tiers what they reach."""
     spec = ClusterSpec.model_validate(record)
     network = lower_network(spec).network
-    fitted = tier_factors(fits, network.curves, network)
+    curves = [lower_curves([curve], network.tiers, spec.gpus_in_node)[0] for curve in spec.collectives]
+    fitted = tier_factors(fits, curves, network)
     shift = len(network.tiers) - len(record["tiers"])  # a tier of single GPUs stands before the only one
     for each in fitted:
         level = each.level - shift

@@ -6,18 +6,20 @@ import csv
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from dscalc.calibrate.log_text import Log
+from dscalc.calibrate.log_text import Log, untagged
 from dscalc.calibrate.measurements import Read, Table
-from dscalc.calibrate.nccl_rows import NO_HALF, NOTHING, OPS, Cell, Half, Row, number
+from dscalc.calibrate.nccl_rows import NO_HALF, NOTHING, OPS, Cell, Half, Row, agree, number
 from dscalc.calibrate.table_checks import NOTHING_STATED, Claims, Stated, make_table, verify
 from dscalc.errors import InputError
 from dscalc.specs.bounded_file import fault
 from dscalc.units import BITS_PER_BYTE, GB, GIB, GIGA, KIB, MEGA, MIB
 
 MAX_RECORDS = 2_000_000
+FIXED = 0.95  # of the rows must have as many decimals before one with fewer counts as cut
 MAX_DEPTH = 40  # of braces; deeper is no log
 TO_US = {"ns": 1e-3, "us": 1.0, "usec": 1.0, "µs": 1.0, "ms": 1e3, "msec": 1e3, "s": 1e6, "sec": 1e6}
 TO_GB = {"gb/s": 1.0, "gbps": 1.0, "mb/s": MEGA / GIGA, "b/s": 1 / GB, "gb/sec": 1.0}
@@ -33,7 +35,7 @@ NAMES = {
 }  # fmt: skip
 HALF_PREFIXES = (("outofplace", 0), ("oop", 0), ("inplace", 1), ("ip", 1))
 _UNIT = re.compile(r"^(.*?)[\s_]*(?:\(([^)]*)\)|\[([^\]]*)\])\s*$")
-_RECORDS = re.compile(r'"(?:size|results)"\s*:')
+_RECORDS = re.compile(r'[{,\n]\s*"(?:size|results)"\s*:')
 _SIZE_KEY = re.compile(r'"size"\s*:')
 
 
@@ -71,8 +73,8 @@ def column(heading: str, seen: int = 0) -> Column | None:
 
 
 def sniff_json(text: str) -> bool:
-    """Whether a text is JSON that may hold records."""
-    return text.lstrip("\ufeff \t\r\n").startswith(("{", "[")) and _RECORDS.search(text) is not None
+    """Whether a text has JSON objects that may be records."""
+    return _RECORDS.search(text) is not None
 
 
 def sniff_csv(text: str) -> bool:
@@ -83,7 +85,7 @@ def sniff_csv(text: str) -> bool:
 def _heading(text: str) -> int | None:
     """Where the heading of a table with commas begins."""
     for found in re.finditer(r"^[^\n]*size[^\n]*,[^\n]*(?:busbw|bus_bw|time|latency)[^\n]*$", text, re.I | re.M):
-        columns = [column(word) for word in found[0].strip().split(",")]
+        columns = [column(word.strip().strip('"')) for word in untagged(found[0]).strip().split(",")]
         names = {c.name for c in columns if c}
         if "size" in names and names & {"time", "busbw", "algbw"}:
             return found.start()
@@ -104,29 +106,28 @@ def read_csv(log: Log, stated: Stated = NOTHING_STATED) -> Read:
     if start is None:
         return Read(log.name, "csv", (), (), ())
     first = log.text.count("\n", 0, start) + 1
-    lines = log.text[start:].split("\n")
-    seen: dict[str, int] = {}
-    columns = []
-    for word in lines[0].strip().split(","):
-        found = column(word.strip().strip('"'), seen.get(word.strip().lower(), 0))
-        seen[word.strip().lower()] = seen.get(word.strip().lower(), 0) + 1
-        columns.append(found)
+    lines = [line._replace(text=untagged(line.text).strip()) for line in log.lines if line.number >= first]
+    headings = lines[0].text.split(",")
+    names = [heading.strip().strip('"') for heading in headings]
+    columns = [column(name, names[:at].count(name)) for at, name in enumerate(names)]
+    cells = [(line, next(csv.reader([line.text]), [])) for line in lines[1 : MAX_RECORDS + 1] if line.text]
+    ends = Counter(_decimals(texts[-1]) for _, texts in cells if len(texts) == len(names))
+    often = ends.most_common(1)[0] if ends else (0, 0)
+    usual = often[0] if often[1] > FIXED * ends.total() else 0  # where numbers have a fixed form
     gathered = _Gathered(log.name, "csv", stated)
-    reader = csv.reader(line[:2000] for line in lines[1:MAX_RECORDS])
-    width = len(columns)
-    try:
-        for offset, cells in enumerate(reader, start=1):
-            if not any(cells):
-                continue
-            whole = len(cells) == width and not (offset == len(lines) - 1 and lines[-1] != "")
-            values = {}
-            for at, (found, text) in enumerate(zip(columns, cells, strict=False)):
-                if found and (whole or at < len(cells) - 1):  # the last cell of a cut line may lack digits
-                    values[found.name, found.half] = (text.strip(), found.factor)
-            gathered.take(values, first + offset, whole)
-    except csv.Error as error:
-        raise InputError(f"is not a table with commas: {error}", where=f"{log.name}:{first}") from None
+    for line, texts in cells:
+        whole = len(texts) == len(names) and line.ended
+        # the last cell of a cut line may lack digits
+        cut = not whole or _decimals(texts[-1]) < usual
+        known = texts[:-1] if cut else texts
+        values = {(c.name, c.half): (t.strip(), c.factor) for c, t in zip(columns, known, strict=False) if c}
+        if any(text.strip()[:1].isdigit() for text in texts):
+            gathered.take(values, line.number, whole)
     return gathered.finish()
+
+
+def _decimals(text: str) -> int:
+    return len(text.strip().partition(".")[2])
 
 
 def read_json(log: Log, stated: Stated = NOTHING_STATED) -> Read:
@@ -146,22 +147,23 @@ def read_json(log: Log, stated: Stated = NOTHING_STATED) -> Read:
     notes = () if whole else ("the file is cut or damaged: only whole records are read",)
     report = next((o for o in objects if isinstance(o.get("results"), list)), None)
     records = [r for r in report["results"] if isinstance(r, dict)] if report else objects
-    meta: dict[str, Any] = {}
-    for found in objects:
-        if "size" not in found:
-            meta |= found
+    meta: dict[str, Any] = report or {
+        "config": next((o for o in objects if "ngpus" in o), None),
+        "devices": [o for o in objects if "hostname" in o and "rank" in o],
+    }
     lines = _line_numbers(log.text, len(records))
     gathered = _Gathered(log.name, "nccl-tests-json" if report or "results" in log.text else "json", stated)
     gathered.meta(meta)
     for record, line in zip(records, lines, strict=False):
         gathered.take(_values(record), line, True)
-    found_all = gathered.finish()
-    return found_all._replace(notes=notes)
+    return gathered.finish()._replace(notes=notes)
 
 
 def _objects(log: Log) -> tuple[list[dict[str, Any]], bool]:
     """Objects of a JSON document, of JSON lines, or of what is left of one; numbers stay as written."""
     text = log.text.lstrip("\ufeff \t\r\n")
+    if not text.startswith(("{", "[")):  # behind tags of a launcher, or between other lines
+        text = "\n".join(untagged(line) for line in text.split("\n"))
     decoder = json.JSONDecoder(parse_float=str, parse_int=str, parse_constant=str)
     try:
         top = decoder.decode(text)
@@ -266,6 +268,9 @@ class _Gathered:
             return
         halves = [_half(values, 0), _half(values, 1)]
         loose = _half(values, None)
+        if not whole:  # what is left of a cut record counts only where it proves itself
+            halves = [half if agree(round(size.value), half.time, half.algbw) else NO_HALF for half in halves]
+            loose = loose if agree(round(size.value), loose.time, loose.algbw) else NO_HALF
         self.cpu |= any(name == "cputime" for name, _ in values)
         in_place = values.get(("inplace", None), ("0", 1.0))[0].lower() in ("1", "true", "yes")
         if loose is not NO_HALF:

@@ -16,7 +16,7 @@ from dscalc.units import MIB
 
 LEAST_BYTES = 1.0 * MIB  # smaller messages tell of latency
 HALVINGS = 40
-SPAN = (0.01, 20.0)  # factors tried
+SPAN = (1e-4, 20.0)  # factors tried
 RING_ONLY = ("all-gather", "reduce-scatter", "broadcast", "all-to-all", "send-recv")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from dscalc.calibrate.log_text import Log
+from dscalc.calibrate.log_text import Log, untagged
 from dscalc.calibrate.measurements import Read, Table
 from dscalc.calibrate.nccl_rows import NO_HALF, NOTHING, Cell, Half, Row, number
 from dscalc.calibrate.table_checks import NOTHING_STATED, Claims, Stated, make_table, verify
@@ -125,8 +125,8 @@ def _scaled(cell: Cell, factor: float) -> Cell:
 
 
 # -------------------------------------------------------------------------------------------------- ml-engineering
-_PAYLOAD = re.compile(r"^\W*\|?\s*payload\s*\|(.*)$", re.IGNORECASE)
-_PAYLOAD_ROW = re.compile(r"\|?\s*(\d{1,6})\s?([KMGT]?)iB\s*\|(.*)$")
+_PAYLOAD = re.compile(r"\|\s*payload\s*\|(.*)$", re.IGNORECASE)
+_PAYLOAD_ROW = re.compile(r"^\s*\|\s*(\d{1,6})\s?([KMGT]?)iB\s*\|(.*)$")
 _SPEED = re.compile(r"^\s*(\d+(?:\.\d+)?)\s?(GBps|GB/s)\s*$")
 _OVER = re.compile(r"bandwidth of all_reduce over (\d{1,7}) ranks")
 _WITH = re.compile(r"bandwidth of all_reduce with a (\d+(?:\.\d+)?)\s?GB payload \(\d+ trials, (\d{1,7}) ranks\)")
@@ -135,9 +135,15 @@ _BUSBW = re.compile(r"\bbusbw:\s*(\d+(?:\.\d+)?) GBps")
 _COUNTED = re.compile(r"^\s*(\d{1,7})\s*(node|rank|gpu)s?\s*$", re.IGNORECASE)
 
 
+_ALL_REDUCE_BENCH = re.compile(
+    r"\|\s*payload\s*\||bandwidth of all_reduce (?:over|with)|\|\s*\d+\s?[KMG]iB\s*\|\s*[\d.]+\s?GBps", re.IGNORECASE
+)
+USUAL_HEADS = ["busbw", "algbw"]  # as the benchmark writes them
+
+
 def sniff_ml_engineering(text: str) -> bool:
     """Whether a text has a table or a title of ml-engineering's all_reduce_bench."""
-    return re.search(r"\|\s*payload\s*\||bandwidth of all_reduce (?:over|with)", text, re.IGNORECASE) is not None
+    return _ALL_REDUCE_BENCH.search(text) is not None
 
 
 def read_ml_engineering(log: Log, stated: Stated = NOTHING_STATED) -> Read:
@@ -152,7 +158,7 @@ def read_ml_engineering(log: Log, stated: Stated = NOTHING_STATED) -> Read:
     """
     tables: list[Table] = []
     ranks, ranks_line, gpu = None, 0, ""
-    heads: list[str] = []
+    heads = USUAL_HEADS
     cells: list[tuple[int, int, list[Cell]]] = []
     torn = 0
     size, algbw = 0, NOTHING
@@ -160,17 +166,17 @@ def read_ml_engineering(log: Log, stated: Stated = NOTHING_STATED) -> Read:
     def close() -> None:
         nonlocal cells, heads, torn
         tables.extend(_payload_tables(log.name, heads, cells, (ranks, ranks_line), gpu, torn, stated))
-        cells, heads, torn = [], [], 0
+        cells, heads, torn = [], USUAL_HEADS, 0
 
     for line in log.lines:
-        if (found := _PAYLOAD.match(line.text)) is not None:
+        if (found := _PAYLOAD.search(line.text)) is not None:
             close()
             heads = [head.strip() for head in found[1].strip().rstrip("|").split("|")]
-        elif heads and (found := _PAYLOAD_ROW.search(line.text)) is not None:
+        elif (found := _PAYLOAD_ROW.match(untagged(line.text))) is not None:
             texts = found[3].split("|")
             whole = [_speed(text) for text, _ in zip(texts, heads, strict=False)]
             # the last cell counts only where a bar closes it
-            if len(texts) <= len(heads) or None in whole[: _speeds(heads)]:
+            if len(texts) != len(heads) + 1 or None in whole[: _speeds(heads)]:
                 torn += 1
             else:
                 row = [cell or NOTHING for cell in whole]
@@ -187,7 +193,7 @@ def read_ml_engineering(log: Log, stated: Stated = NOTHING_STATED) -> Read:
             if (found := _ALGBW.search(line.text)) is not None:
                 algbw = number(found[1]) or NOTHING
             if (found := _BUSBW.search(line.text)) is not None:
-                cells, heads = [(line.number, size, [number(found[1]) or NOTHING, algbw])], ["busbw", "algbw"]
+                cells, heads = [(line.number, size, [number(found[1]) or NOTHING, algbw])], USUAL_HEADS
                 close()
                 size = 0
     close()

@@ -22,6 +22,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "dscalc.cli.step:command",
         "How long a training step takes, where the time goes, MFU; beside a measured one.",
     ),
+    "sweep": (
+        "dscalc.cli.sweep:command",
+        "Every layout on so many GPUs: the best, the scaling curve, where it stops paying.",
+    ),
+    "batch": (
+        "dscalc.cli.batch:command",
+        "Batch, learning rate and warmup for more workers; critical batch, stragglers.",
+    ),
     "bench": ("dscalc.cli.bench:command", "Measure this hardware under torchrun or Slurm, and write a profile."),
     "fit": ("dscalc.cli.fit:command", "What logs of benchmarks measured, checked against themselves."),
     "validate": ("dscalc.cli.validate:command", "The model against published measurements, source by source."),

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
 
 from dscalc.errors import DscalcError
-from dscalc.specs.option_table import CONSTANTS, OPTIONS, TABLE, Option
+from dscalc.specs.option_table import CONSTANTS, OPTIONS, Option
 from dscalc.specs.options import parse
 
 F = TypeVar("F", bound=Callable[..., Any])
 Given = dict[str, Any]
 
-TITLES = {"model": "Model", "hardware": "Hardware", "layout": "Layout", "training": "Training", "output": "Output"}
+TITLES = {
+    "model": "Model",
+    "hardware": "Hardware",
+    "layout": "Layout",
+    "training": "Training",
+    "sweep": "Sweep",
+    "output": "Output",
+}
 _CHOICE_METAVAR = {"recipes": "NAME", "stacks": "NAME", "optimizers": "NAME", "losses": "NAME"}
 
 
@@ -61,24 +68,31 @@ class SharedCommand(click.Command):
 
 
 def shared(
-    *groups: str, uses: str = "memory", only: Sequence[str] | None = None, scenario: bool = True
+    *groups: str,
+    uses: str = "memory",
+    only: Sequence[str] | None = None,
+    scenario: bool = True,
+    table: Mapping[str, Option] = OPTIONS,
 ) -> Callable[[F], F]:
     """Decorator that adds options of the table to a command.
 
     Args:
         groups: groups whose options are added, as far as they bear on ``uses``.
-        uses: ``memory`` or ``time``.
+        uses: what they bear on, ``memory`` or ``time step``.
         only: names of the options to add, instead of groups.
         scenario: add ``--scenario`` too.
+        table: the options there are, by canonical name.
     """
+
+    bearing = set(uses.split())
 
     def wanted(option: Option) -> bool:
         if only is not None:
             return option.name in only
-        return option.group in groups and (option.group == "output" or uses in option.uses)
+        return option.group in groups and (option.group == "output" or bool(bearing & set(option.uses.split())))
 
     def decorate(function: F) -> F:
-        rows = [option for option in TABLE if wanted(option)]
+        rows = [option for option in table.values() if wanted(option)]
         if scenario:
             _add(function, ("--scenario",), "--scenario FILE", "output", help=_SCENARIO)
         for word, (target, constant) in reversed(list(CONSTANTS.items())):
@@ -115,12 +129,14 @@ def _attach(function: Any, option: Option) -> None:
         shown = f"{option.flag} / {offs[0]}"
     else:
         settings |= {"type": Value(option)}
-        settings["multiple"] = option.kind == "names"
+        settings["multiple"] = option.many or option.kind == "names"
         shown = f"{option.flag} {_metavar(option)}"
     _add(function, names, shown, option.group, help=text, **settings)
 
 
 def _metavar(option: Option) -> str:
+    if option.many and option.kind in ("whole", "length"):
+        return "LIST"
     if option.metavar:
         return option.metavar
     if option.choices:
@@ -156,12 +172,13 @@ def _axis_help(name: str) -> str:
     return axis_help(name)
 
 
-def collect(params: Given, *, also: Iterable[str] = ()) -> tuple[Given, Given]:
+def collect(params: Given, *, also: Iterable[str] = (), table: Mapping[str, Option] = OPTIONS) -> tuple[Given, Given]:
     """What was given on the command line and in the scenario: the inputs, and the output options.
 
     Args:
         params: the click parameters of the running command.
         also: parameters of the command itself, which are left out.
+        table: the options there are, by canonical name.
 
     Returns:
         Canonical input options to parsed values, and output options likewise.
@@ -169,11 +186,11 @@ def collect(params: Given, *, also: Iterable[str] = ()) -> tuple[Given, Given]:
     own = set(also)
     words: Given = {k: v for k, v in params.items() if k not in own and v is not None and v != ()}
     for name, value in words.items():
-        if name in OPTIONS and OPTIONS[name].kind == "names":
+        if name in table and (table[name].many or table[name].kind == "names"):
             words[name] = [word for part in value for word in part]
     words |= click.get_current_context().meta.get("dscalc.constants", {})
     from dscalc.specs.given import gather
 
-    given = gather(words)
-    output = {name: given.pop(name) for name in list(given) if OPTIONS[name].group == "output"}
+    given = gather(words, table)
+    output = {name: given.pop(name) for name in list(given) if table[name].group == "output"}
     return given, output

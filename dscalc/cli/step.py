@@ -24,7 +24,7 @@ Examples:
     default="palm",
     help="palm, 6n, megatron-2021, megatron-2022 or megatron-core [palm].",
 )
-@shared("model", "hardware", "layout", "training", "output", uses="time")
+@shared("model", "hardware", "layout", "training", "output", uses="time step")
 def command(measured: str | None, mfu_convention: str, **params: Any) -> None:
     """How long a training step takes, where the time goes, tokens/s, MFU and HFU.
 

@@ -68,12 +68,12 @@ def _rate(tier: Tier, fan: Array, row: Algorithm, reduces: bool) -> Array:
     return wire * (tier.reduction_efficiency if reduces else tier.efficiency) / tier.oversubscription
 
 
-def _hop(tier: Tier, protocols: Protocols, constants: int, protocol: int) -> Array:
-    """Latency of one step: the library's constant for that kind of link, moved by what the tier differs from it."""
+def _hop(tier: Tier, protocols: Protocols, constants: int, used: list[int]) -> Array:
+    """Latency of one step, a row a protocol: the library's for that kind of link, moved by how the tier differs."""
     usual = protocols.hop_s[tier.link, _RING, _LARGE]
     faster = np.minimum(tier.latency_s / np.where(usual > 0.0, usual, 1.0), 1.0)
     slower = np.maximum(tier.latency_s - usual, 0.0)
-    return np.asarray(protocols.hop_s[tier.link, constants, protocol] * faster + slower)
+    return np.asarray(protocols.hop_s[tier.link, constants][:, used].T * faster + slower)
 
 
 def _available(row: Algorithm, network: Network, place: Placement, by_itself: bool) -> Mask:
@@ -87,11 +87,11 @@ def _available(row: Algorithm, network: Network, place: Placement, by_itself: bo
     return found
 
 
-def _correction(protocols: Protocols, protocol: int, message_bytes: Array) -> Array:
-    """Share of its bandwidth that a tree reaches, between the library's classes of message size."""
-    classes = protocols.correction.shape[1]
+def _correction(protocols: Protocols, used: list[int], message_bytes: Array) -> Array:
+    """Share of its bandwidth that a tree reaches, a row a protocol, between the library's classes of message size."""
+    classes = np.arange(float(protocols.correction.shape[1]))
     at = np.log2(np.maximum(message_bytes / protocols.correction_start_bytes, 1.0))
-    return np.asarray(np.interp(at, np.arange(float(classes)), protocols.correction[protocol]), dtype=np.float64)
+    return np.stack([np.interp(at, classes, protocols.correction[protocol]) for protocol in used])
 
 
 def _algorithm_time(row: Algorithm, message_bytes: Array, place: Placement, network: Network, op: str) -> Array:
@@ -107,33 +107,52 @@ def _algorithm_time(row: Algorithm, message_bytes: Array, place: Placement, netw
         wire = part if wire is None else wire + part if row.serial else np.maximum(wire, part)
     assert wire is not None  # noqa: S101 - a network has a tier
     across = place.domains > 1.0
-    best: Array | None = None
-    for protocol in range(len(PROTOCOLS)):
-        inside, outside = protocols.bus[constants, protocol], protocols.bus_across[constants, protocol]
-        if inside <= 0.0 and outside <= 0.0:
-            continue
-        latency: Array = protocols.base_s[constants, protocol] + 0.0 * place.group
-        for tier, count in zip(network.tiers, steps, strict=True):
-            latency = latency + count * _hop(tier, protocols, constants, protocol)
-        if row.constants == "sharp":
-            latency = latency + 2.0 * protocols.arity_s * (place.fan[0] - 1.0)
-        if op == "all-to-all":
-            latency = latency + protocols.post_s * (place.group - 1.0)
-        if op == "all-reduce" and row.name == "ring" and protocol == _LARGE:
-            long = across & (message_bytes >= protocols.plateau_bytes * place.group)
-            latency = np.where(long, latency * protocols.plateau, latency)
-        busy = wire / (outside if inside == outside else np.where(across, outside or 1.0, inside or 1.0))
-        ceilings = protocols.ceiling_bytes_per_s[protocol]
-        if np.isfinite(ceilings).any():
-            ceiling = np.where(across, np.where(place.domains > 2.0, ceilings[2], ceilings[1]), ceilings[0])
-            busy = np.maximum(busy, message_bytes * flat / ceiling)
-        if row.name in _TREES:
-            busy = busy / _correction(protocols, protocol, message_bytes)
-        time_s = latency + busy
-        if inside <= 0.0 or outside <= 0.0:  # a protocol that only one domain, or only several, may use
-            time_s = np.where(across if outside > 0.0 else ~across, time_s, np.inf)
-        best = time_s if best is None else np.minimum(best, time_s)
-    return place.group * 0.0 + np.inf if best is None else best
+    bus, bus_across = protocols.bus[constants], protocols.bus_across[constants]
+    used = [p for p in range(len(PROTOCOLS)) if bus[p] > 0.0 or bus_across[p] > 0.0]
+    if not used:
+        return place.group * 0.0 + np.inf
+    latency: Array = protocols.base_s[constants, used][:, None] + 0.0 * place.group  # (protocols used, n)
+    for tier, count in zip(network.tiers, steps, strict=True):
+        latency = latency + count * _hop(tier, protocols, constants, used)
+    if row.constants == "sharp":
+        latency = latency + 2.0 * protocols.arity_s * (place.fan[0] - 1.0)
+    if op == "all-to-all":
+        latency = latency + protocols.post_s * (place.group - 1.0)
+    if op == "all-reduce" and row.name == "ring" and used[-1] == _LARGE:
+        long = across & (message_bytes >= protocols.plateau_bytes * place.group)
+        latency[-1] = np.where(long, latency[-1] * protocols.plateau, latency[-1])
+    inside, outside = bus[used][:, None], bus_across[used][:, None]
+    share = np.where(across, outside, inside)  # of the bus bandwidth; 0: this protocol is not for that
+    busy = wire / np.where(share > 0.0, share, 1.0)
+    ceilings = protocols.ceiling_bytes_per_s[used][:, :, None]
+    if np.isfinite(ceilings).any():
+        ceiling = np.where(across, np.where(place.domains > 2.0, ceilings[:, 2], ceilings[:, 1]), ceilings[:, 0])
+        busy = np.maximum(busy, message_bytes * flat / ceiling)
+    if row.name in _TREES:
+        busy = busy / _correction(protocols, used, message_bytes)
+    return np.asarray(np.where(share > 0.0, latency + busy, np.inf).min(axis=0))
+
+
+def _fastest(
+    op: str, message: Array, place: Placement, network: Network, algorithm: str | None
+) -> tuple[Array, Array, NDArray[np.intp]]:
+    """Time, bytes sent and code of the fastest algorithm, or of the forced one where it can run."""
+    time_s, sent, code = message * 0.0 + np.inf, message * 0.0, np.full(message.shape, -1, dtype=np.intp)
+    ours = [(i, row) for i, row in enumerate(ALGORITHMS) if row.op == op]
+    rest = [entry for entry in ours if len(ours) == 1 or entry[1].name in network.protocols.algorithms]
+    wanted = [entry for entry in ours if entry[1].name == algorithm]
+    for by_itself, rows in ((False, wanted), (True, rest)):
+        open_ = time_s == np.inf  # a forced algorithm that ran is not overtaken
+        for i, row in rows:
+            may = _available(row, network, place, by_itself) & open_
+            if not np.any(may):
+                continue
+            took = np.where(may, _algorithm_time(row, message, place, network, op), np.inf)
+            better = took < time_s
+            time_s = np.where(better, took, time_s)
+            sent = np.where(better, message * row.volume(place), sent)
+            code = np.where(better, i, code)
+    return time_s, sent, code
 
 
 def collective(
@@ -182,26 +201,14 @@ def collective(
     message, ranks = message + np.zeros(shape), ranks + np.zeros(shape)
     place = placement(ranks, held, spread, len(network.tiers))
     alone = ranks <= 1.0
-    time_s, sent, code = message * 0.0 + np.inf, message * 0.0, np.full(shape, -1, dtype=np.intp)
-    ours = [(i, row) for i, row in enumerate(ALGORITHMS) if row.op == op]
-    rest = [entry for entry in ours if len(ours) == 1 or entry[1].name in protocols.algorithms]
-    wanted = [entry for entry in ours if entry[1].name == algorithm]
-    for by_itself, rows in ((False, wanted), (True, rest)):
-        open_ = time_s == np.inf  # a forced algorithm that ran is not overtaken
-        for i, row in rows:
-            may = _available(row, network, place, by_itself) & open_
-            if not np.any(may):
-                continue
-            took = np.where(may, _algorithm_time(row, message, place, network, op), np.inf)
-            better = took < time_s
-            time_s = np.where(better, took, time_s)
-            sent = np.where(better, message * row.volume(place), sent)
-            code = np.where(better, i, code)
+    time_s, sent, code = _fastest(op, message, place, network, algorithm)
     beyond = (message < protocols.min_message_bytes) | (message > protocols.max_message_bytes)
     beyond = beyond | (ranks > protocols.max_ranks)
     curve = np.full(shape, -1, dtype=np.intp)
     if network.curves and algorithm is None:
-        found = measured_time(op, message, place, network, time_s)
+        found = measured_time(
+            op, message, place, network, time_s, lambda size, there: _fastest(op, size, there, network, None)[0]
+        )
         time_s, curve = np.asarray(found.time_s, dtype=np.float64), found.curve
         beyond = np.where(curve >= 0, found.extrapolated, beyond)
     return CollectiveTime(

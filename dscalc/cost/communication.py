@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from dscalc.cost.axes import groups
 from dscalc.cost.collectives import algorithm_names, collective
 from dscalc.cost.geometry import Place, place
-from dscalc.cost.model_transfers import model_parallel
+from dscalc.cost.model_transfers import model_parallel, weight_copies
 from dscalc.cost.placement import stage_kinds
 from dscalc.cost.rank_parameters import adapter_sums, part_sums, rank_parameters
 from dscalc.cost.transfers import Stage, Transfer, busiest, data_parallel
@@ -81,7 +81,8 @@ def communication(
     stage = listed_stage(model, layouts, adapters)
     wire = layouts.books.recipes.reduce[layouts.recipe] if gradient_bytes is None else gradient_bytes
     transfers = data_parallel(model, layouts, derived, stage, wire)
-    transfers += model_parallel(model, layouts, derived, stage, wire, adapters)
+    transfers += model_parallel(model, layouts, stage)
+    transfers += weight_copies(model, layouts, derived, stage, wire, adapters)
     return tuple(timed(transfer, derived.gpus, network, (algorithms or {}).get(transfer.op)) for transfer in transfers)
 
 
@@ -129,35 +130,22 @@ def timed(transfer: Transfer, gpus: Array, network: Network, algorithm: str | No
     References:
         [Narayanan2021] section 3.2; [Nccl].
     """
-    stride, zero = transfer.stride, transfer.calls * 0.0
-    group, paired = transfer.group, np.asarray(transfer.line > 1.0)
-    line = np.where(paired, transfer.line, group)
-    places = [
-        place(line + zero, stride + zero, np.where(gpus <= tier.gpus, np.inf, tier.gpus) + zero)
-        for tier in network.tiers[:-1]
-    ]
-    if np.any(paired):
-        places = [_two_ends(found, group + zero, paired) for found in places]
-    if places:
-        inside, domains = np.stack([p.inside for p in places]), np.stack([p.domains for p in places])
-        misaligned = np.logical_or.reduce([p.misaligned for p in places])
-    else:
-        inside, domains = (group + zero)[None, :], (zero + 1.0)[None, :]
-        misaligned = np.zeros(zero.shape, dtype=bool)
+    zero = transfer.calls * 0.0
+    group, stride, line = transfer.group + zero, transfer.stride + zero, transfer.line + zero
     message = transfer.message_bytes + zero
-    found = collective(transfer.op, message, group + zero, inside, domains, network, algorithm)
+    lies = located(group, stride, line, gpus + zero, network)
+    found = collective(transfer.op, message, group, lies.inside, lies.domains, network, algorithm)
     sent = (group > 1.0) & (transfer.calls > 0.0)
     time_s = found.time_s * transfer.calls
     naive = time_s
     if "naive" in algorithm_names(transfer.op):
-        naive = (
-            collective(transfer.op, message, group + zero, inside, domains, network, "naive").time_s * transfer.calls
-        )
+        slow = collective(transfer.op, message, group, lies.inside, lies.domains, network, "naive")
+        naive = slow.time_s * transfer.calls
     return Collective(
         transfer=transfer,
-        inside=inside[0],
-        domains=domains[0],
-        misaligned=np.asarray(misaligned & sent),
+        inside=lies.inside[0],
+        domains=lies.domains[0],
+        misaligned=np.asarray(lies.misaligned & sent),
         traffic_bytes=found.traffic_bytes * transfer.calls,
         time_s=time_s,
         naive_time_s=naive,
@@ -167,6 +155,39 @@ def timed(transfer: Transfer, gpus: Array, network: Network, algorithm: str | No
         extrapolated=np.asarray(found.extrapolated & sent),
         curve=np.where(sent, found.curve, -1),
     )
+
+
+def located(group: Array, stride: Array, line: Array, gpus: Array, network: Network) -> Place:
+    """Where groups lie on a network, tier by tier.
+
+    Args:
+        group [ranks, (n,)]: members.
+        stride [ranks, (n,)]: distance between neighbours.
+        line [stages, (n,)]: stages of the pipeline of which the group is two; 0: the group is no part of a line.
+        gpus [GPUs, (n,)]: GPUs of the job.
+        network [tiers, (1,)]: the network.
+
+    Returns:
+        Members inside and domains crossed [ranks, (tiers - 1, n)], one row where there is one tier.
+
+    Raises:
+        nothing.
+
+    References:
+        [Narayanan2021] section 3.2.
+    """
+    paired = np.asarray(line > 1.0)
+    length = np.where(paired, line, group)
+    places = [
+        place(length, stride, np.where(gpus <= tier.gpus, np.inf, tier.gpus + 0.0 * gpus))
+        for tier in network.tiers[:-1]
+    ]
+    if np.any(paired):
+        places = [_two_ends(found, group, paired) for found in places]
+    if not places:
+        return Place(group[None, :], group[None, :] * 0.0 + 1.0, np.zeros(group.shape, dtype=bool))
+    misaligned = np.logical_or.reduce([p.misaligned for p in places])
+    return Place(np.stack([p.inside for p in places]), np.stack([p.domains for p in places]), np.asarray(misaligned))
 
 
 def _two_ends(found: Place, group: Array, paired: Mask) -> Place:

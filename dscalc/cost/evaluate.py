@@ -14,10 +14,10 @@ from dscalc.records import Adapters, Hardware, Layouts, Mask, ModelShape, Timing
 
 MEMORY_REASON = "memory"
 
-# Rows a call where there are many. Nanoseconds a row of neighbours in the space of tests/benchmarks, by rows a call:
-# 2,048: 840; 4,096: 540; 8,192: 400; 16,384: 390; 32,768: 400, or 3,000 where the columns leave the cache. A call costs
-# about a millisecond whatever its rows.
-CHUNK_ROWS = 8192
+# Rows a call where there are many. Nanoseconds a row of neighbours in the space of tests/benchmarks, by rows a call,
+# memory alone and with the step: 8,192: 400 and 940; 16,384: 400 and 870; 32,768: 400 and 610, or several times that
+# where the columns leave the cache. A call costs one and three milliseconds whatever its rows.
+CHUNK_ROWS = 16384
 
 # The C library hands freed memory back to the system until it has freed something as large before: endless page faults.
 np.empty((1 << 22) - 4096)  # just under 32 MiB, the largest size it learns from
@@ -82,7 +82,7 @@ def evaluate(
     result = memory(model, narrow, hardware, adapters, keep_terms)
     masks = [rule.illegal(narrow, derived, model) for rule in rules()]
     masks.append(result.total_bytes > result.usable_bytes)  # False where the usable memory is unknown
-    timed = None if timing is None else step(model, narrow, timing, adapters)
+    timed = None if timing is None else step(model, narrow, timing, adapters, keep_terms)
     shape = result.total_bytes.shape
     found = np.broadcast_to(first_of(masks), shape)
     return Evaluation(

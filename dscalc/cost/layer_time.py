@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dscalc import codes
-from dscalc.cost.exchange import Exchange
+from dscalc.cost.exchange import MicroBatchExchange
 from dscalc.cost.operations import Pace, Time, operation_seconds, works
 from dscalc.frozen import dataclass
 from dscalc.records import Array, Engine, Layouts, ModelShape, PaceConstants
@@ -95,7 +95,7 @@ def layer_times(
     engine: Engine,
     pace: Pace,
     constants: PaceConstants,
-    sent: Exchange,
+    sent: MicroBatchExchange,
     recomputed: Array,
 ) -> tuple[LayerTime, LayerTime, EndTime]:
     """A dense layer, a layer with experts, and the ends of the model, one micro-batch each.

@@ -14,23 +14,13 @@ BLOCKS = 2.0  # column- and row-parallel pairs of a transformer layer: attention
 KV_BACKWARD = 2.0  # ring attention sends key/value and their gradients backward
 
 
-def model_parallel(
-    shape: ModelShape,
-    layouts: Layouts,
-    groups: Groups,
-    stage: Stage,
-    gradient_bytes: Array,
-    adapters: Adapters | None,
-) -> list[Transfer]:
-    """Tensor-, pipeline-, context- and expert-parallel collectives, and those of tied embeddings.
+def model_parallel(shape: ModelShape, layouts: Layouts, stage: Stage) -> list[Transfer]:
+    """Tensor-, context-, expert- and pipeline-parallel collectives of every micro-batch.
 
     Args:
         shape [elements, (1,)]: the model.
         layouts [degrees, (n,)]: the layout columns.
-        groups [ranks, (n,)]: derived groups.
         stage [layers, (n,)]: the stage listed.
-        gradient_bytes [bytes/element, (n,)]: b_r on the wire.
-        adapters [rank, (1,)]: a frozen base has no tied-embedding gradient.
 
     Returns:
         Transfers by axis.
@@ -49,39 +39,59 @@ def model_parallel(
     transfers = _tensor(shape, layouts, stage, tokens, share)
     transfers += _context(shape, layouts, tokens, passes, passes * share)
     transfers += _experts(shape, layouts, tokens, stage.runs * stage.moe_layers, share)
-    return transfers + _pipeline(shape, layouts, groups, stage, tokens, gradient_bytes, adapters)
+    return [*transfers, _messages(shape, layouts, stage, tokens)]
 
 
-def _pipeline(
+def _messages(shape: ModelShape, layouts: Layouts, stage: Stage, tokens: Array) -> Transfer:
+    message = 2.0 * shape.hidden * tokens * np.where(layouts.sequence_parallel > 0.0, 1.0 / layouts.tp, 1.0)
+    neighbours = 2.0 * stage.chunks - stage.has_embedding - stage.has_head - 2.0 * stage.turn
+    messages = np.where(layouts.pp > 1.0, stage.runs * np.maximum(neighbours, 0.0), 0.0)
+    hidden_messages = layouts.books.stacks.message_overlap[layouts.stack] > 0.0
+    return Transfer(
+        "pp",
+        "activations forward and their gradients backward",
+        "send-recv",
+        "every",
+        layouts.pp,
+        layouts.tp * layouts.cp * layouts.dp,
+        message,
+        messages,
+        np.where(hidden_messages, 0.0, messages),
+        "2 s b h R / c, once a micro-batch, chunk, direction and neighbour; R = 1/t under sequence parallelism",
+        "[Narayanan2021] section 2.2",
+    )
+
+
+def weight_copies(
     shape: ModelShape,
     layouts: Layouts,
     groups: Groups,
     stage: Stage,
-    tokens: Array,
     gradient_bytes: Array,
     adapters: Adapters | None,
 ) -> list[Transfer]:
+    """Gradients of weights that two stages of a pipeline hold, summed once a step.
+
+    Args:
+        shape [elements, (1,)]: the model.
+        layouts [degrees, (n,)]: the layout columns.
+        groups [ranks, (n,)]: derived groups.
+        stage [layers, (n,)]: the stage listed.
+        gradient_bytes [bytes/element, (n,)]: b_r on the wire.
+        adapters [rank, (1,)]: a frozen base has no tied-embedding gradient.
+
+    Returns:
+        Transfers, none where no weights are held twice.
+
+    Raises:
+        nothing.
+
+    References:
+        [Narayanan2021] section 2.3, [DeepSeekV3] section 3.2.1.
+    """
+    transfers: list[Transfer] = []
     piped = layouts.pp > 1.0
     stage_stride = layouts.tp * layouts.cp * layouts.dp
-    message = 2.0 * shape.hidden * tokens * np.where(layouts.sequence_parallel > 0.0, 1.0 / layouts.tp, 1.0)
-    neighbours = 2.0 * stage.chunks - stage.has_embedding - stage.has_head - 2.0 * stage.turn
-    messages = np.where(piped, stage.runs * np.maximum(neighbours, 0.0), 0.0)
-    hidden_messages = layouts.books.stacks.message_overlap[layouts.stack] > 0.0
-    transfers = [
-        Transfer(
-            "pp",
-            "activations forward and their gradients backward",
-            "send-recv",
-            "every",
-            layouts.pp,
-            stage_stride,
-            message,
-            messages,
-            np.where(hidden_messages, 0.0, messages),
-            "2 s b h R / c, once a micro-batch, chunk, direction and neighbour; R = 1/t under sequence parallelism",
-            "[Narayanan2021] section 2.2",
-        )
-    ]
     twins = np.asarray([1.0 if s.placement == TWO_COPIES else 0.0 for s in SCHEDULES]).take(layouts.schedule)
     if np.any(twins > 0.0):
         sharded = layouts.zero > 0.0

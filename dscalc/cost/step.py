@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from dscalc.cost.axes import groups
-from dscalc.cost.exchange import Exchange, exchange
-from dscalc.cost.layer_time import GROUPS, layer_times, soft_maximum
+from dscalc.cost.columns import COLUMNS
+from dscalc.cost.exchange import (
+    PER_MICRO_BATCH,
+    PER_STEP,
+    Exchange,
+    MicroBatchExchange,
+    StepExchange,
+    exchange,
+    micro_batch_exchange,
+    step_exchange,
+)
+from dscalc.cost.factors import Coded, Distinct, coded, distinct, some_rows
+from dscalc.cost.layer_time import GROUPS, EndTime, LayerTime, layer_times, soft_maximum
 from dscalc.cost.operations import pace_of
 from dscalc.cost.pipeline import Runs, pipeline_s
 from dscalc.cost.placement import StageKinds, stage_kinds
@@ -18,6 +34,8 @@ from dscalc.terms import LeafSpec
 WEIGHT_SHARE = 0.5  # of a backward: input and weight gradients are products of the same size
 FROZEN_BACKWARD = 0.5  # of a backward: a frozen base has no weight gradients
 FITTED = "docs/explanation/step-time.md"
+LAYER = (*PER_MICRO_BATCH, "attention")  # the columns on which the time of a layer and of a micro-batch depends
+ALIKE = 0.7  # of the layouts: with fewer combinations than that, each is worked out once
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,8 +61,9 @@ class Step:
     bubble_over_ideal: Array
     executed_flop: Array  # of one GPU, on average over stages
     micro_batch_s: Array  # of the slowest stage, one micro-batch
+    communication_s: Array  # exposed
+    misaligned: Array  # 1: a group straddles domains
     terms: tuple[TimeLeaf, ...]
-    sent: Exchange
 
 
 def _spec(path: str, formula: str, source: str) -> LeafSpec:
@@ -133,14 +152,84 @@ def _stages(shape: ModelShape, layouts: Layouts, kinds: StageKinds) -> _Stages:
     )
 
 
-def step(shape: ModelShape, layouts: Layouts, timing: Timing, adapters: Adapters | None = None) -> Step:
+@dataclass(frozen=True, slots=True, eq=False)
+class _MicroBatch:
+    """One micro-batch on each stage before gathering of weights adds to it; (4, n) a stage, (n,) elsewhere."""
+
+    sent: MicroBatchExchange
+    stages: _Stages
+    fullest: Array  # layers of the stage that holds most
+    dense: LayerTime
+    moe: LayerTime
+    ends: EndTime
+    dense_s: Array
+    moe_s: Array
+    tp_ends_s: Array  # exposed, of a stage with an end of the model
+    ends_s: Array  # exposed and computed at the ends of the model
+    pp_busy_s: Array
+    pp_s: Array  # exposed
+    flop: Array  # of the whole model, executed
+
+
+def _micro_batch(
+    shape: ModelShape,
+    layouts: Layouts,
+    engine: Engine,
+    table: PaceTable,
+    constants: PaceConstants,
+    sent: MicroBatchExchange,
+) -> _MicroBatch:
+    pace = pace_of(table, layouts, engine)
+    stages = _stages(shape, layouts, stage_kinds(shape, layouts))
+    fullest = np.max(stages.dense + stages.moe, axis=0)
+    recomputed = np.minimum(layouts.recompute_layers / np.maximum(fullest, 1.0), 1.0)
+    dense, moe, ends = layer_times(shape, layouts, engine, pace, constants, sent, recomputed)
+    tp_ends = sent.tp_ends_s * pace.tp_exposed
+    pp_busy = sent.pp_s + sent.pp_messages * constants.message_s
+    ends_s = stages.embedding * ends.embedding + stages.head * (ends.head + ends.loss)
+    layers = float(sum(shape.moe_layer))
+    return _MicroBatch(
+        sent=sent,
+        stages=stages,
+        fullest=fullest,
+        dense=dense,
+        moe=moe,
+        ends=ends,
+        dense_s=dense.whole,
+        moe_s=moe.whole,
+        tp_ends_s=tp_ends,
+        ends_s=ends_s + np.where(stages.embedding + stages.head > 0.0, tp_ends, 0.0),
+        pp_busy_s=pp_busy,
+        pp_s=pp_busy * pace.pp_exposed,
+        flop=dense.flop * (shape.layers - layers) + moe.flop * layers + ends.flop,
+    )
+
+
+def _spread(record: Any, table: Distinct) -> Any:
+    """A record with one entry a combination as one with an entry a row."""
+    if table.place is None:
+        return record
+    if isinstance(record, np.ndarray):
+        return table.spread(record)
+    if isinstance(record, tuple):
+        return tuple(table.spread(each) for each in record)
+    return type(record)(**{field.name: _spread(getattr(record, field.name), table) for field in fields(record)})
+
+
+def step(
+    shape: ModelShape, layouts: Layouts, timing: Timing, adapters: Adapters | None = None, keep_terms: bool = True
+) -> Step:
     """Time of a step for each layout.
+
+    What one micro-batch takes and what is exchanged once a step depend on a part of the columns each: both are worked
+    out once for each combination that occurs.
 
     Args:
         shape [elements, (1,)]: the model.
         layouts [degrees, (n,)]: the layout columns.
         timing [s, (n,)]: how fast GPU, stack and network are.
         adapters [rank, (1,)]: low-rank adapters on a frozen base, or None.
+        keep_terms [flag, (1,)]: keep the terms of the total.
 
     Returns:
         The step [s, (n,)].
@@ -151,8 +240,65 @@ def step(shape: ModelShape, layouts: Layouts, timing: Timing, adapters: Adapters
     References:
         [Narayanan2021] sections 2-3, [Korthikanti2022] section 5; fitted, see docs/explanation/step-time.md.
     """
-    sent = exchange(shape, layouts, timing.network, adapters)
-    return timed_step(shape, layouts, timing.engine, timing.table, timing.constants, sent, adapters)
+    known = (timing.engine, timing.table, timing.constants)
+    if _varies(timing):
+        return timed_step(shape, layouts, *known, exchange(shape, layouts, timing.network, adapters), adapters)
+    codes: dict[str, Coded] = {}
+
+    def table(names: Sequence[str]) -> Distinct:
+        parts = []
+        for name in names:
+            column = getattr(layouts, name)
+            if column.shape[0] > 1:
+                if name not in codes:
+                    codes[name] = coded(column)
+                parts.append(codes[name])
+        return distinct(parts)
+
+    by_layer, by_step = table(LAYER), table(PER_STEP)
+    count = max(getattr(layouts, name).shape[0] for name in COLUMNS)
+    whole = distinct([Coded(t.place, len(t.first)) for t in (by_layer, by_step) if t.place is not None])
+    some = by_layer.rows(layouts)
+    one = _micro_batch(shape, some, *known, micro_batch_exchange(shape, some, timing.network, adapters))
+    exchanged = step_exchange(shape, by_step.rows(layouts), timing.network, adapters)
+    if whole.place is not None and len(whole.first) < ALIKE * count:
+        part = some_rows(layouts, whole.first)
+        one, exchanged = _spread(one, _at(by_layer, whole.first)), _spread(exchanged, _at(by_step, whole.first))
+        return _widened(_whole_step(part, *known, one, exchanged, adapters, keep_terms), whole, count)
+    one, exchanged = _spread(one, by_layer), _spread(exchanged, by_step)
+    return _widened(_whole_step(layouts, *known, one, exchanged, adapters, keep_terms), None, count)
+
+
+def _at(table: Distinct, rows: NDArray[np.intp]) -> Distinct:
+    return table if table.place is None else Distinct(table.first, table.place.take(rows))
+
+
+def _varies(timing: Timing) -> bool:
+    """Whether GPU or network differ from layout to layout."""
+    arrays = [getattr(timing.engine, field.name) for field in fields(timing.engine)]
+    for tier in timing.network.tiers:
+        arrays += [value for f in fields(tier) if isinstance(value := getattr(tier, f.name), np.ndarray)]
+    return any(np.size(array) > 1 for array in arrays)
+
+
+def _widened(found: Step, table: Distinct | None, count: int) -> Step:
+    """Totals with one entry a layout."""
+
+    def wide(column: Array) -> Array:
+        column = column if table is None else table.spread(column)
+        return column if column.shape[-1] == count else np.repeat(column, count, axis=-1)
+
+    return Step(
+        step_time_s=wide(found.step_time_s),
+        lower_s=wide(found.lower_s),
+        upper_s=wide(found.upper_s),
+        bubble_over_ideal=wide(found.bubble_over_ideal),
+        executed_flop=wide(found.executed_flop),
+        micro_batch_s=wide(found.micro_batch_s),
+        communication_s=wide(found.communication_s),
+        misaligned=wide(found.misaligned),
+        terms=tuple(TimeLeaf(t.spec, wide(t.exposed_s), wide(t.busy_s)) for t in found.terms),
+    )
 
 
 def timed_step(
@@ -184,47 +330,55 @@ def timed_step(
     References:
         [Narayanan2021] sections 2-3, [Korthikanti2022] section 5; fitted, see docs/explanation/step-time.md.
     """
+    one = _micro_batch(shape, layouts, engine, table, constants, sent.micro_batch)
+    return _whole_step(layouts, engine, table, constants, one, sent.step, adapters, keep_terms=True)
+
+
+def _whole_step(
+    layouts: Layouts,
+    engine: Engine,
+    table: PaceTable,
+    constants: PaceConstants,
+    one: _MicroBatch,
+    sent: StepExchange,
+    adapters: Adapters | None,
+    keep_terms: bool,
+) -> Step:
     pace = pace_of(table, layouts, engine)
-    kinds = stage_kinds(shape, layouts)
-    stages = _stages(shape, layouts, kinds)
-    held = stages.dense + stages.moe
-    recomputed = np.minimum(layouts.recompute_layers / np.maximum(np.max(held, axis=0), 1.0), 1.0)
-    dense, moe, ends = layer_times(shape, layouts, engine, pace, constants, sent, recomputed)
+    stages, dense, moe, ends, m = one.stages, one.dense, one.moe, one.ends, layouts.n_micro
     gathered = sent.fsdp_s * pace.gather_slowdown
-    per_layer = gathered / (layouts.n_micro * np.maximum(np.max(held, axis=0), 1.0))
-    dense_waits, moe_waits = (soft_maximum(x.whole, per_layer, pace.overlap_power) - x.whole for x in (dense, moe))
+    per_layer = gathered / (m * np.maximum(one.fullest, 1.0))
+    dense_waits, moe_waits = (_waits(x, per_layer, pace.overlap_power) for x in (one.dense_s, one.moe_s))
+    dense_s, moe_s = one.dense_s + dense_waits, one.moe_s + moe_waits
+    whole = stages.dense * dense_s + stages.moe * moe_s + one.ends_s + one.pp_s
+    forward = stages.dense * (dense_s * dense.forward) + stages.moe * (moe_s * moe.forward)
+    forward = forward + (one.ends_s + one.pp_s) / 3.0
+    zero = 0.0 * (whole[0] + m + sent.owned_parameters)
     trained = FROZEN_BACKWARD if adapters is not None else 1.0
-    dense_s, moe_s = dense.whole + dense_waits, moe.whole + moe_waits
-    tp_ends = sent.tp_ends_s * pace.tp_exposed
-    pp_busy = sent.pp_s + sent.pp_messages * constants.message_s
-    ends_s = stages.embedding * ends.embedding + stages.head * (ends.head + ends.loss)
-    ends_s = ends_s + np.where(stages.embedding + stages.head > 0.0, tp_ends, 0.0)
-    whole = stages.dense * dense_s + stages.moe * moe_s + ends_s + pp_busy * pace.pp_exposed
-    forward = stages.dense * dense_s * dense.forward + stages.moe * moe_s * moe.forward
-    forward = forward + (ends_s + pp_busy * pace.pp_exposed) / 3.0
-    zero = 0.0 * whole[0]
     runs = Runs(
-        forward=forward,
-        backward=(whole - forward) * trained,
-        count=stages.count,
-        micro=layouts.n_micro + zero,
+        forward=forward + zero,
+        backward=(whole - forward) * trained + zero,
+        count=stages.count + zero,
+        micro=m + zero,
         chunks=chunks_per_stage(layouts) + zero,
         weight_share=WEIGHT_SHARE + zero,
     )
-    schedule = np.broadcast_to(layouts.schedule, zero.shape)
-    pipeline = pipeline_s(runs, schedule)
+    pipeline = pipeline_s(runs, np.broadcast_to(layouts.schedule, zero.shape))
     slowest = runs.slowest
-    kind = np.argmax(np.where(stages.count > 0.0, runs.both, -1.0), axis=0)
-    columns = np.arange(zero.shape[0])
-    m = layouts.n_micro
-    scale = m * (slowest / whole[kind, columns])  # 1 but for a frozen base
-    n_dense, n_moe = scale * stages.dense[kind, columns], scale * stages.moe[kind, columns]
-    n_embedding, n_head = scale * stages.embedding[kind, columns], scale * stages.head[kind, columns]
-    at_ends = scale * (stages.embedding + stages.head > 0.0)[kind, columns]
+    kind = np.argmax(np.where(runs.count > 0.0, runs.both, -1.0), axis=0)
+    place = kind * len(zero) + np.arange(len(zero))
 
-    def layers(name: str, index: int | None = None) -> Array:
-        a, b = getattr(dense, name), getattr(moe, name)
-        return np.asarray(n_dense * (a if index is None else a[index]) + n_moe * (b if index is None else b[index]))
+    def there(values: Array) -> Array:
+        return np.asarray((values + zero).reshape(-1).take(place))
+
+    scale = m * (slowest / there(whole))  # 1 but for a frozen base
+    n_dense, n_moe = scale * there(stages.dense), scale * there(stages.moe)
+    embeddings, heads = there(stages.embedding), there(stages.head)
+    n_embedding, n_head = scale * embeddings, scale * heads
+    at_ends = scale * (embeddings + heads > 0.0)
+
+    def layers(a: Array, b: Array) -> Array:
+        return n_dense * a + n_moe * b
 
     derived = groups(layouts)
     replicas = (derived.dp_cp > 1.0) & (sent.dp_s > 0.0)
@@ -232,41 +386,49 @@ def timed_step(
     broadcast = np.where((layouts.zero > 0.0) & (layouts.dp > 1.0), pace.owner_broadcast_s * derived.dp_shard, 0.0)
     dp = sent.dp_s * pace.dp_exposed + skew + broadcast + sent.pp_step_s
     memory = engine.memory_bytes_per_s * engine.memory_fraction
-    update = constants.optimizer_bytes * sent.owned_parameters / memory
-    fsdp = n_dense * dense_waits + n_moe * moe_waits
-    bubble = np.maximum(pipeline - m * slowest, 0.0)
-    exposed: list[tuple[str, Array, Array]] = [
-        *((path, layers("compute", i), layers("compute", i)) for i, (path, _) in enumerate(GROUPS)),
-        ("compute/recompute", layers("again"), layers("again")),
-        ("compute/embedding", n_embedding * ends.embedding, n_embedding * ends.embedding),
-        ("compute/head", n_head * ends.head, n_head * ends.head),
-        ("compute/loss", n_head * ends.loss, n_head * ends.loss),
-        ("overhead/host", layers("waits"), layers("waits")),
-        ("communication/tp", layers("tp_exposed") + at_ends * tp_ends, layers("tp") + at_ends * sent.tp_ends_s),
-        ("communication/cp", layers("cp_exposed"), layers("cp")),
-        ("communication/ep", layers("ep_exposed"), layers("ep")),
-        ("communication/fsdp", fsdp, np.maximum(gathered + zero, fsdp)),
-        ("communication/pp", scale * pp_busy * pace.pp_exposed, scale * pp_busy),
-        ("pipeline/bubble", bubble, bubble),
+    fsdp = layers(dense_waits, moe_waits)
+    tp = layers(dense.tp, moe.tp) + at_ends * one.sent.tp_ends_s
+    tp_exposed = layers(dense.tp_exposed, moe.tp_exposed) + at_ends * one.tp_ends_s
+    terms: list[tuple[str, Array, Array | None]] = [  # what runs whether hidden or not, where that is another time
+        *((path, layers(dense.compute[i], moe.compute[i]), None) for i, (path, _) in enumerate(GROUPS)),
+        ("compute/recompute", layers(dense.again, moe.again), None),
+        ("compute/embedding", n_embedding * ends.embedding, None),
+        ("compute/head", n_head * ends.head, None),
+        ("compute/loss", n_head * ends.loss, None),
+        ("overhead/host", layers(dense.waits, moe.waits), None),
+        ("communication/tp", tp_exposed, tp),
+        ("communication/cp", layers(dense.cp_exposed, moe.cp_exposed), layers(dense.cp, moe.cp)),
+        ("communication/ep", layers(dense.ep_exposed, moe.ep_exposed), layers(dense.ep, moe.ep)),
+        ("communication/fsdp", fsdp, np.maximum(gathered, fsdp)),
+        ("communication/pp", scale * one.pp_s, scale * one.pp_busy_s),
+        ("pipeline/bubble", np.maximum(pipeline - m * slowest, 0.0), None),
         ("communication/dp", dp, np.maximum(sent.dp_s + skew + broadcast + sent.pp_step_s, dp)),
-        ("optimizer/update", update, update),
-        ("overhead/step", pace.step_s + zero, pace.step_s + zero),
+        ("optimizer/update", constants.optimizer_bytes * sent.owned_parameters / memory, None),
+        ("overhead/step", pace.step_s, None),
     ]
     total, talked, shown = zero, zero, zero
     leaves = []
-    for path, seconds, busy in exposed:
+    for path, seconds, busy in terms:
         total = total + seconds
         if path.startswith("communication/"):
-            talked, shown = talked + busy, shown + seconds
-        leaves.append(TimeLeaf(SPECS[path], seconds + zero, busy + zero))
-    flop = (dense.flop * (shape.layers - sum(shape.moe_layer)) + moe.flop * sum(shape.moe_layer) + ends.flop) * m
+            talked, shown = talked + (seconds if busy is None else busy), shown + seconds
+        if keep_terms:
+            leaves.append(TimeLeaf(SPECS[path], seconds + zero, (seconds if busy is None else busy) + zero))
     return Step(
         step_time_s=total,
         lower_s=np.minimum(np.maximum(total - shown, talked), total),
         upper_s=np.maximum(total - shown + talked, total),
-        bubble_over_ideal=bubble / (m * slowest),
-        executed_flop=flop / layouts.pp + zero,
+        bubble_over_ideal=np.maximum(pipeline - m * slowest, 0.0) / (m * slowest),
+        executed_flop=one.flop * m / layouts.pp + zero,
         micro_batch_s=slowest,
+        communication_s=shown,
+        misaligned=np.maximum(one.sent.misaligned, sent.misaligned) + zero,
         terms=tuple(leaves),
-        sent=sent,
     )
+
+
+def _waits(layer_s: Array, gather_s: Array, power: Array) -> Array:
+    """How much longer a layer takes while its weights are gathered; nothing where nothing is."""
+    if not np.any(gather_s > 0.0):
+        return 0.0 * gather_s
+    return soft_maximum(layer_s, gather_s, power) - layer_s

@@ -57,37 +57,43 @@ def _escape(cell: str) -> str:
     return cell.replace("|", "\\|").replace("\n", " ")
 
 
-def write_file(path: str, text: str, *, force: bool) -> None:
+def write_file(path: str, content: str | bytes, *, force: bool, option: str = "--output") -> None:
     """Write a whole file or nothing: a temporary file beside it takes its name at the end.
+
+    Args:
+        path: where.
+        content: text, or the bytes of a picture.
+        force: replace a file that exists.
+        option: what a complaint names.
 
     Raises:
         InputError: the file exists and ``force`` is not set, or it cannot be written.
     """
     target = Path(path).expanduser()
-    exists = InputError("exists; add --force to replace it", where=f"--output {path}")
+    exists = InputError("exists; add --force to replace it", where=f"{option} {path}")
     try:
         if target.is_dir():
-            raise InputError("is a folder; name a file", where=f"--output {path}")
+            raise InputError("is a folder; name a file", where=f"{option} {path}")
         if target.exists() and not target.is_file():  # a pipe would wait for its reader
-            raise InputError("is not a regular file; name a file, or - for the screen", where=f"--output {path}")
+            raise InputError("is not a regular file; name a file, or - for the screen", where=f"{option} {path}")
         if target.exists() and not force:
             raise exists
-        _write(target.resolve(), text, force)  # a link keeps pointing at its file
+        _write(target.resolve(), content, force)  # a link keeps pointing at its file
     except FileExistsError:
         raise exists from None
     except (OSError, ValueError) as error:
         raise InputError(
-            f"cannot be written ({getattr(error, 'strerror', None) or error})", where=f"--output {path}"
+            f"cannot be written ({getattr(error, 'strerror', None) or error})", where=f"{option} {path}"
         ) from None
 
 
-def _write(final: Path, text: str, force: bool) -> None:
+def _write(final: Path, content: str | bytes, force: bool) -> None:
     import tempfile
 
     handle, name = tempfile.mkstemp(dir=final.parent, prefix=f".{final.name[:40]}.", suffix=".part")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as stream:
-            stream.write(text)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content.encode("utf-8") if isinstance(content, str) else content)
             stream.flush()
             os.fsync(stream.fileno())
         mode = final.stat().st_mode & 0o777 if final.exists() else 0o666 & ~_umask()

@@ -23,6 +23,7 @@ _BAR = (
     ("P", "messages", "white", ("communication/pp",)),
     ("B", "bubble", "bright_black", ("pipeline/",)),
     ("O", "optimizer", "bright_blue", ("optimizer/", "overhead/step")),
+    ("W", "waiting for the slowest", "bright_red", ("overhead/straggler",)),
 )
 SHOWN = 6  # explanations of a measured step
 LEAST = 0.0005  # of the step: terms under it are not worth a line
@@ -205,7 +206,7 @@ def _assumed(out: Screen, answer: StepAnswer) -> None:
         out.say(f"* {a.name.removeprefix('step.')} {value} {a.unit} ({a.kind}): {a.source}", hang=2)
 
 
-_TOLD = ("gemm_fraction", "flash_fraction", "linear_gain", "host_layer_s", "elementwise", "error_fraction")
+_TOLD = ("gemm_fraction", "flash_fraction", "linear_gain", "host_layer_s", "elementwise", "error_fraction", "jitter")
 
 
 def _value(value: object) -> str:

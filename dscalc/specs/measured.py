@@ -119,12 +119,17 @@ def lower_curves(curves: Sequence[CurveSpec], tiers: Sequence[Tier], gpus_per_no
         sizes = np.asarray(spec.sizes) * to_base(1.0, spec.size_unit, "bytes")
         times = np.asarray(spec.times) * to_base(1.0, spec.time_unit, "time")
         whole = one or spec.groups_at_once or together >= gpus_per_node
+        domains = 1.0 if one else float(np.ceil(spec.ranks / inside))
+        held = [inside * float(tier.gpus[0]) / inner if inner < float("inf") else inside for tier in tiers[:-1]]
+        members = np.minimum(np.asarray(held), float(spec.ranks))
         found.append(
             Curve(
                 op=spec.op,
                 group=float(spec.ranks),
                 inside=inside,
-                domains=1.0 if one else float(np.ceil(spec.ranks / inside)),
+                domains=domains,
+                members=members,
+                spread=np.ceil(spec.ranks / members) if not one else np.ones(len(members)),
                 shared=1.0 if whole else 0.0,
                 log_bytes=np.log(sizes),
                 log_s=np.log(times),
@@ -132,4 +137,4 @@ def lower_curves(curves: Sequence[CurveSpec], tiers: Sequence[Tier], gpus_per_no
                 source=spec.source,
             )
         )
-    return tuple(found)
+    return tuple(sorted(found, key=lambda curve: -curve.shared))  # of two alike, the one with every link in use

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from dscalc.codes import ATTENTIONS, CP_COMMS, OFFLOADS, RECOMPUTES, SCHEDULES
+from dscalc.codes import ATTENTIONS, BATCH_LAWS, CP_COMMS, LR_RULES, OFFLOADS, RECOMPUTES, SCHEDULES
 from dscalc.frozen import dataclass
 
 Kind = Literal[
@@ -25,12 +25,14 @@ Kind = Literal[
     "flop_rate",
     "time",
     "names",
+    "span",
 ]
 
 LARGEST = 10**9  # of any degree, batch, length or shape number
 SMALLEST_PARAMS = 1000
 LARGEST_PARAMS = 10**15
 LARGEST_LAYERS = 100_000  # as many as a config.json may have
+LARGEST_TOKENS = 10**17
 LARGEST_TRACE = 16  # ranks of a ring that is shown step by step
 
 PRECISIONS = ("bf16", "fp16", "fp8", "fp32")
@@ -53,7 +55,8 @@ class Option:
         catalog: ``recipes``, ``stacks``, ``optimizers`` or ``losses`` where the words ship in a data file.
         metavar: what ``--help`` shows for the value.
         minimum, maximum: range of a whole number.
-        uses: what the option bears on: ``memory``, ``time`` (or both), or the one command ``comm``.
+        uses: what the option bears on: ``memory``, ``time`` (or both), or the commands ``comm``, ``step``, ``batch``.
+        many: it takes lists and ranges, as a sweep does; see ``specs.spans``.
     """
 
     name: str
@@ -67,6 +70,7 @@ class Option:
     minimum: int = 1
     maximum: int = LARGEST
     uses: str = "memory time"
+    many: bool = False
 
     @property
     def flag(self) -> str:
@@ -85,6 +89,18 @@ def _degree(name: str, *aliases: str, minimum: int = 1) -> Option:
 
 def _shape(name: str, text: str, *aliases: str, minimum: int = 1, maximum: int = LARGEST) -> Option:
     return Option(name, "model", "whole", text, aliases, metavar="N", minimum=minimum, maximum=maximum)
+
+
+def _batch(
+    name: str,
+    kind: Kind,
+    text: str,
+    metavar: str = "",
+    *aliases: str,
+    choices: tuple[str, ...] = (),
+    maximum: int = LARGEST,
+) -> Option:
+    return Option(name, "training", kind, text, aliases, choices, "", metavar, maximum=maximum, uses="batch")
 
 
 TABLE: tuple[Option, ...] = (
@@ -205,7 +221,7 @@ TABLE: tuple[Option, ...] = (
         uses="comm",
     ),
     # ----------------------------------------------------------------------------------------------------- layout
-    _degree("dp", "data_parallel_size"),
+    _degree("dp", "data_parallel_size", "workers"),
     _degree("dp_replicate", "data_parallel_replicate_degree", "num_distributed_optimizer_instances"),
     _degree("dp_shard", "data_parallel_shard_degree"),
     _degree("tp", "tensor_model_parallel_size", "tensor_parallel_size", "tensor_parallel_degree"),
@@ -245,6 +261,7 @@ TABLE: tuple[Option, ...] = (
             "per_device_train_batch_size",
             "train_micro_batch_size_per_gpu",
             "local_batch_size",
+            "local_batch",
         ),
         metavar="N",
     ),
@@ -320,6 +337,36 @@ TABLE: tuple[Option, ...] = (
         metavar="BYTES",
         uses="time",
     ),
+    Option(
+        "jitter",
+        "training",
+        "fraction",
+        "Spread of a step between GPUs, standard deviation as a share of it, e.g. 2%.",
+        metavar="X",
+        uses="step batch",
+    ),
+    _batch("base_batch", "whole", "Batch at which --base-lr was tuned, in sequences or images.", "N"),
+    _batch("base_lr", "number", "Learning rate that was tuned at --base-batch.", "LR"),
+    _batch("rule", "choice", "How the learning rate follows the batch [by the optimizer].", choices=LR_RULES),
+    _batch("warmup", "span", "Length of warmup: 5epochs, 2000steps or none [by the rule].", "LENGTH"),
+    _batch("beta1", "fraction", "Decay of Adam's first moment at --base-batch [0.9].", "X", "adam_beta1"),
+    _batch("beta2", "fraction", "Decay of Adam's second moment at --base-batch [0.999].", "X", "adam_beta2"),
+    _batch("eps", "number", "Adam's epsilon at --base-batch [1e-8].", "X", "adam_eps"),
+    _batch("dataset_samples", "whole", "Sequences or images in one epoch.", "N", maximum=LARGEST_TOKENS),
+    _batch("epochs", "number", "Epochs of the whole training.", "N"),
+    _batch("tokens", "whole", "Tokens of the whole training, e.g. 2T.", "N", maximum=LARGEST_TOKENS),
+    _batch("batch_law", "names", "Laws of the batch to ask [all that can answer].", choices=BATCH_LAWS),
+    _batch("train_loss", "number", "Training loss in nats a token, for --batch-law kaplan.", "X"),
+    _batch(
+        "noise_scale",
+        "whole",
+        "Gradient noise scale that you measured, in tokens (in images without a sequence length).",
+        "N",
+        maximum=LARGEST_TOKENS,
+    ),
+    _batch("extra_data", "fraction", "Extra data accepted for a larger batch [20%].", "X"),
+    _batch("slow_nodes", "fraction", "Share of slow nodes in the fleet [0.5%].", "X"),
+    _batch("slow_by", "fraction", "How much slower those are [10%].", "X"),
     # ----------------------------------------------------------------------------------------------------- output
     Option("format", "output", "choice", "How the answer is written.", choices=FORMATS),
     Option("output", "output", "path", "Write to a file and not to the screen.", metavar="FILE"),

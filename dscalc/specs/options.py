@@ -6,8 +6,9 @@ The command line, the Python calls and scenario files all come through here, so 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from dscalc.errors import DscalcError, InputError
 from dscalc.specs.option_table import CONSTANTS, LARGEST, OPTIONS, REFUSED, TABLE, Option
@@ -63,6 +64,11 @@ def parse(option: Option, value: object) -> object:
         InputError: the value is not what the option takes; names the option and what would be right.
     """
     try:
+        if option.many:
+            from dscalc.specs.spans import read_many  # only a sweep takes lists
+
+            ranges = option.kind in ("whole", "length")
+            return read_many(value, lambda one: _READERS[option.kind](option, one), ranges=ranges)
         return _READERS[option.kind](option, value)
     except DscalcError as error:
         raise InputError(error.message, where=error.where or option.flag) from None
@@ -159,6 +165,62 @@ class BitRate(float):
     text = ""
 
 
+class Span(NamedTuple):
+    """A length of training: so many ``steps`` or ``epochs``; 0 for none."""
+
+    amount: float
+    unit: str
+
+    def __str__(self) -> str:
+        if not self.amount:
+            return "none"
+        return f"{self.amount:g} {self.unit if self.amount != 1 else self.unit[:-1]}"
+
+
+_SPANS = {"step": "steps", "steps": "steps", "epoch": "epochs", "epochs": "epochs"}
+_SPAN = re.compile(r"([^a-z\s]+(?:e\d+)?[kmbt]?)\s*([a-z]+)", re.ASCII)
+
+
+def read_span(text: str) -> Span:
+    """Read a length of training.
+
+    Args:
+        text: ``5epochs``, ``2000 steps``, ``none``.
+
+    Returns:
+        The span.
+
+    Raises:
+        InputError: anything else.
+
+    >>> read_span("5epochs"), str(read_span("2k steps")), str(read_span("none"))
+    (Span(amount=5.0, unit='epochs'), '2000 steps', 'none')
+    """
+    folded = text.strip().lower()
+    if folded in ("none", "0"):
+        return Span(0.0, "steps")
+    found = _SPAN.fullmatch(folded)
+    unit = _SPANS.get(found[2]) if found else None
+    if found is None or unit is None:
+        raise InputError(f"{text!r} is no length of training; write e.g. 5epochs, 2000steps or none")
+    if unit == "steps":
+        return Span(float(_bounded(float(parse_count(found[1])), text)), unit)
+    try:
+        return Span(_bounded(float(found[1]), text), unit)
+    except ValueError:
+        raise InputError(f"{found[1]!r} is not a number of epochs") from None
+
+
+def _bounded(amount: float, text: str) -> float:
+    if not 0.0 <= amount <= LARGEST:
+        raise InputError(f"{text} is out of range; up to {LARGEST:,} is right")
+    return amount
+
+
+def _span(_: Option, value: object) -> Span:
+    return value if isinstance(value, Span) else read_span(_text(value))
+
+
 def _bandwidth(_: Option, value: object) -> float:
     if isinstance(value, BitRate):
         return value
@@ -196,11 +258,20 @@ _READERS: Mapping[str, Callable[[Option, Any], object]] = {
     "flop_rate": _flop_rate,
     "time": lambda _, value: parse_time(_text(value)),
     "names": _names,
+    "span": _span,
 }
 
 
-def read_word(word: str, value: object) -> tuple[str, object]:
+def read_word(word: str, value: object, table: Mapping[str, Option] = OPTIONS) -> tuple[str, object]:
     """Canonical name and parsed value of one option in any spelling.
+
+    Args:
+        word: the option.
+        value: text, number, bool or list.
+        table: the options there are, by canonical name.
+
+    Returns:
+        Name and value.
 
     Raises:
         InputError: an unknown or ambiguous word, or a bad value.
@@ -215,7 +286,8 @@ def read_word(word: str, value: object) -> tuple[str, object]:
                 f"only stands for {OPTIONS[target].flag} {constant}; leave it out or say what is meant",
                 where="--" + name.replace("_", "-"),
             )
-        return target, constant
-    if name not in OPTIONS:
-        raise InputError(f"there is no such option{nearest(name, spellings())}", where="--" + name.replace("_", "-"))
-    return name, parse(OPTIONS[name], value)
+        return target, (constant,) if table[target].many else constant
+    if name not in table:
+        known = (*spellings(), *table)
+        raise InputError(f"there is no such option{nearest(name, known)}", where="--" + name.replace("_", "-"))
+    return name, parse(table[name], value)

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 
 from dscalc.errors import DscalcError, InputError
 from dscalc.specs.bounded_file import fault, read_bounded
-from dscalc.specs.option_table import GROUPS
+from dscalc.specs.option_table import GROUPS, OPTIONS, Option
 from dscalc.specs.options import read_word
 from dscalc.units import MIB
 
 MAX_FILE_BYTES = 1 * MIB  # nobody types more
 
 
-def load_scenario(path: str) -> dict[str, object]:
+def load_scenario(path: str, table: Mapping[str, Option] = OPTIONS) -> dict[str, object]:
     """Read a scenario file into canonical option names and parsed values.
 
     Args:
         path: a TOML file, e.g. ``tp = 4`` and ``model = "llama-3.1-8b"``.
+        table: the options there are, by canonical name.
 
     Returns:
         Canonical names to parsed values.
@@ -51,7 +53,7 @@ def load_scenario(path: str) -> dict[str, object]:
         if isinstance(value, dict):
             raise InputError(f"[{word}] is not a table of options; tables are {', '.join(GROUPS)}", where=where)
         try:
-            name, parsed = read_word(word, value)
+            name, parsed = read_word(word, value, table)
         except DscalcError as error:
             raise InputError(str(error), where=where) from None
         except (OverflowError, ValueError, RecursionError) as error:

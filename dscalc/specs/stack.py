@@ -210,20 +210,31 @@ def stack_choice(name: str, *, where: str = "--stack") -> StackChoice:
 
 
 def framework_stack(framework: str) -> str | None:
-    """The stack that declares a framework's printed name, or a longer name that starts with it; None where nothing
-    does.
+    """The stack that declares a framework's printed name, else a name that it starts with, else one that it contains as
+    words; the longest such name; None where nothing does.
 
     Args:
-        framework: as a paper or log names it, e.g. ``Megatron-Core 0.12``.
+        framework: as a paper or log names it, e.g. ``Megatron-Core 0.12`` or ``FlagPerf (Megatron-DeepSpeed)``.
     """
     name = framework.strip().lower()
-    found = [
-        (len(declared), stack)
-        for stack, row in _data()[1]["stack"].items()
-        for declared in row.get("frameworks", ())
-        if name == declared.lower() or (name.startswith(declared.lower()) and not name[len(declared)].isalnum())
-    ]
-    return max(found)[1] if found else None
+    found: list[tuple[bool, int, str]] = []
+    for stack, row in _data()[1]["stack"].items():
+        for declared in row.get("frameworks", ()):
+            at = _word(name, declared.lower())
+            if at >= 0:
+                found.append((at == 0, len(declared), stack))
+    return max(found)[2] if found else None
+
+
+def _word(text: str, word: str) -> int:
+    """Where a text contains a word, not as a part of a longer one; -1 where it does not."""
+    at = text.find(word)
+    while at >= 0:
+        end = at + len(word)
+        if not (at and text[at - 1].isalnum()) and not (end < len(text) and text[end].isalnum()):
+            return at
+        at = text.find(word, at + 1)
+    return -1
 
 
 def recipe_for(stack: str, precision: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dscalc.cost.conventions import model_flop
-from dscalc.cost.exchange import Exchange, exchange
+from dscalc.cost.exchange import Exchange, MicroBatchExchange, StepExchange, exchange
 from dscalc.cost.step import Step, timed_step
 from dscalc.frozen import dataclass
 from dscalc.records import Array, Engine, Layouts, ModelShape, Network, PaceConstants, PaceTable
@@ -120,6 +120,7 @@ def batches(rows: Sequence[StepRow]) -> list[Batch]:
         for members in places.values():
             part = lower([rows[i].row.layout for i in members], books)
             sent.append(exchange(shape, part, network_of(rows[members[0]], networks)))
+        sizes = [len(members) for members in places.values()]
         numbers = [i for members in places.values() for i in members]
         engines = [engine(rows[i].gpu, rows[i].precision)[0] for i in numbers]
         found.append(
@@ -128,7 +129,10 @@ def batches(rows: Sequence[StepRow]) -> list[Batch]:
                 shape,
                 lower([rows[i].row.layout for i in numbers], books),
                 _joined(Engine, engines, [1] * len(engines)),
-                _joined(Exchange, sent, [len(members) for members in places.values()]),
+                Exchange(
+                    _joined(MicroBatchExchange, [s.micro_batch for s in sent], sizes),
+                    _joined(StepExchange, [s.step for s in sent], sizes),
+                ),
             )
         )
     return found

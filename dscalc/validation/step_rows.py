@@ -170,7 +170,7 @@ def _filled(cells: dict[str, str]) -> dict[str, str]:
     first = cells.get("framework", "").partition(" ")[0]
     if first in renamed and "ROCm" not in cells["framework"]:
         found["framework"] = renamed[first]
-    if cells.get("framework", "").startswith("Megatron-LM") and cells["gpu"].startswith(
+    if "Megatron-LM" in cells.get("framework", "") and cells["gpu"].startswith(
         tuple(table["megatron_core_on"]["gpus"])
     ):
         found["framework"] = "Megatron-Core"

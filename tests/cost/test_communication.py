@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from dscalc import codes
-from dscalc.cost.axes import groups
 from dscalc.cost.communication import Collective, communication, listed_stage
 from dscalc.cost.model_transfers import model_parallel
 from dscalc.cost.trace import example_gradients, ring_trace
@@ -415,7 +414,7 @@ def test_the_turn_of_a_v_sends_to_nobody() -> None:
     first = listed_stage(shape, columns)
     for index, turn in ((1, 0.0), (2, 0.0), (3, 1.0)):
         stage = replace(first, index=zero + index, has_embedding=zero, has_head=zero, turn=zero + turn)
-        transfers = model_parallel(shape, columns, groups(columns), stage, zero + 2.0, None)
+        transfers = model_parallel(shape, columns, stage)
         messages = next(t for t in transfers if t.axis == "pp")
         assert messages.calls[0] * messages.message_bytes[0] == float(traffic(step, index, 0)["pp", "send-recv"])
 

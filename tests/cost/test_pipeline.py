@@ -10,6 +10,7 @@ import pytest
 from dscalc import codes
 from dscalc.cost.pipeline import STEPS, Runs, pipeline_s
 from tests.oracles import pipeline, pipeline_time
+from tests.oracles.greedy_pipeline import greedy_makespan
 
 Stages = tuple[list[float], list[float]]
 SHAPES = ((2, 4), (4, 8), (8, 8), (8, 40), (16, 64))
@@ -96,6 +97,18 @@ def test_zero_bubble_is_close_and_never_below(kind: str, p: int, m: int, seed: i
     stages = stages_of(kind, p, seed)
     for schedule in ("zb-h1", "zb-h2"):
         assert -1e-12 <= error(schedule, stages, m) < 0.05, schedule
+
+
+@pytest.mark.parametrize("kind", ["equal", "ends", "spread"])
+@pytest.mark.parametrize(("p", "m"), [(4, 16), (4, 32), (8, 40)])
+@pytest.mark.parametrize("schedule", ["zb-v", "dualpipe"])
+def test_chunks_on_both_sides_of_the_model(schedule: str, kind: str, p: int, m: int) -> None:
+    """Near a schedule that can be run, and never below what the slowest stage has to do."""
+    forward = np.asarray(stages_of(kind, p, 1)[0])
+    stages = Runs(forward[:, None], 2.0 * forward[:, None], np.ones((p, 1)), np.full(1, m), np.ones(1), np.full(1, 0.5))
+    found = float(STEPS[schedule](stages)[0])
+    assert found >= 3.0 * m * forward.max() * (1.0 - 1e-12)
+    assert abs(found / greedy_makespan(schedule, forward, forward, forward, m) - 1.0) < 0.05
 
 
 def test_runs_of_equal_neighbours_are_the_stages_they_stand_for() -> None:

@@ -201,7 +201,7 @@ def test_one_gpu_talks_to_nobody() -> None:
     found = real(LLAMA_3_8B, layouts(n_micro=2))
     sent = {leaf.spec.path: leaf.busy_s[0] for leaf in found.terms if leaf.spec.path.startswith("communication/")}
     assert set(sent.values()) == {0.0}
-    assert exchange(LLAMA_3_8B, layouts(), NETWORK).dp_s[0] == 0.0
+    assert exchange(LLAMA_3_8B, layouts(), NETWORK).step.dp_s[0] == 0.0
 
 
 @pytest.mark.parametrize("power", [1.0, 2.0, 6.0])

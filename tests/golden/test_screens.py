@@ -48,6 +48,15 @@ SCREENS = {
         "ratio --model llama-2-70b --gpu A100-SXM4-80GB --bandwidth 20GB/s --stack fsdp2 --dp-shard 8 --dp-replicate 4"
     ),
     "ratio_experts": "ratio --model deepseek-v3 --flops 400TF --bandwidth 40GB/s --dp 128 --ep 64 --pp 16 --ga 64",
+    "batch-paper": "batch --workers 256 --local-batch 32 --base-batch 256 --base-lr 0.1 --dataset-samples 1281167",
+    "batch-explain": (
+        "batch --workers 2 --local-batch 8 --seq-len 2k --optimizer adamw --base-batch 8 --base-lr 1e-4 "
+        "--warmup 500steps --train-loss 3 --jitter 3% --explain"
+    ),
+    "batch-model": (
+        "batch --model llama-3-70b --cluster dgx-h100 --gpus 256 --tp 8 --pp 4 --zero 1 --ga 16 --stack megatron "
+        "--tokens 1T --noise-scale 2M --base-batch 1k --base-lr 1.5e-4"
+    ),
     "list-gpus": "list gpus",
     "list-stacks": "list stacks",
     "show-gpu": "show H100-SXM5-80GB",
@@ -59,6 +68,10 @@ FORMS = {
     "step-quiet.txt": "step --params 7e9 --gpu H100-SXM5-80GB --gpus 8 --tp 8 --quiet",
     "step.csv": "step --params 7e9 --gpu H100-SXM5-80GB --gpus 8 --tp 8 --format csv",
     "step.md": "step --params 7e9 --gpu H100-SXM5-80GB --gpus 8 --tp 8 --format markdown",
+    "batch-quiet.txt": "batch --workers 256 --local-batch 32 --base-batch 256 --base-lr 0.1 --quiet",
+    "batch.csv": "batch --workers 64 --local-batch 32 --base-batch 256 --base-lr 0.1 --format csv",
+    "batch.md": "batch --workers 64 --local-batch 32 --base-batch 256 --base-lr 0.1 --format markdown",
+    "step-jitter.md": "step --params 7e9 --gpu H100-SXM5-80GB --gpus 8 --tp 8 --jitter 2% --format markdown",
     "memory.json": "memory --params 7e9 --gpu H100-SXM5-80GB --gpus 8 --zero 3 --format json",
 }
 

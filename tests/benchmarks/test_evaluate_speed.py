@@ -1,4 +1,4 @@
-"""How fast memory is evaluated over a space with all axes.
+"""How fast memory, and memory with the step, are evaluated over a space with all axes.
 
 Run with ``pytest -s tests/benchmarks``. The figures are printed; what is asserted is generous, because machines differ
 and share their caches.
@@ -18,12 +18,16 @@ from numpy.typing import NDArray
 from dscalc import codes
 from dscalc.cost.evaluate import CHUNK_ROWS, evaluate
 from dscalc.cost.memory import Memory
-from dscalc.records import Hardware, Layouts, ModelShape
+from dscalc.records import Hardware, Layouts, ModelShape, Timing
+from dscalc.specs.network import compose_network, load_interconnect
+from dscalc.specs.pace import engine, pace_constants, pace_table
 from dscalc.specs.stack import load_books
+from dscalc.specs.store import load_gpu
 
 BOOKS = load_books()
 SECONDS = 2.0  # of measuring, each
 CHUNKS = 12
+MOST_OVER_MEMORY = 6.0  # an evaluation with the step, over memory alone; generous
 MOST_MULTIPLICATIONS = {"ordered": 6000.0, "shuffled": 10000.0}  # a row may cost; generous
 DENSE = ModelShape("dense", 96, 12288, 96, 8, 128, 128, 49152, 128256)
 EXPERTS = ModelShape(
@@ -102,14 +106,14 @@ def chunks(order: str) -> list[Layouts]:
     return [layouts(first + np.arange(CHUNK_ROWS)) for first in rng.integers(0, SIZE - CHUNK_ROWS, CHUNKS)]
 
 
-def ns_a_row(model: ModelShape, parts: list[Layouts]) -> float:
+def ns_a_row(model: ModelShape, parts: list[Layouts], timing: Timing | None = None) -> float:
     """Time of a row: the fastest of the rounds for each chunk, the mean over chunks."""
     fastest = [float("inf")] * len(parts)
     until = time.perf_counter() + SECONDS
     while time.perf_counter() < until:
         for number, part in enumerate(parts):
             start = time.perf_counter()
-            evaluate(model, part, GPU, keep_terms=False)
+            evaluate(model, part, GPU, keep_terms=False, timing=timing)
             fastest[number] = min(fastest[number], time.perf_counter() - start)
     return sum(fastest) / len(parts) / CHUNK_ROWS * 1e9
 
@@ -134,6 +138,20 @@ def test_rows_a_second(model: ModelShape, order: str) -> None:
         f"{row:5.0f} ns a row, {row / unit:5.0f} multiplications ({unit:.2f} ns each)"
     )
     assert row < MOST_MULTIPLICATIONS[order] * unit
+
+
+@pytest.mark.parametrize("model", [DENSE, EXPERTS], ids=lambda model: model.name)
+def test_rows_a_second_with_the_step(model: ModelShape) -> None:
+    gpu = load_gpu("H100-SXM5-80GB").spec
+    network = compose_network(gpu, 8, load_interconnect("ib-ndr").spec, nics_per_node=8).network
+    timing = Timing(engine(gpu, "bf16")[0], pace_table(), pace_constants(), network)
+    parts = chunks("ordered")
+    row, memory = ns_a_row(model, parts, timing), ns_a_row(model, parts)
+    print(
+        f"\n{model.name:8} with the step {1e3 / row:5.2f} million evaluations a second on one core, "
+        f"{row:5.0f} ns a row, {row / memory:.2f} times memory alone"
+    )
+    assert row < MOST_OVER_MEMORY * memory
 
 
 @pytest.mark.parametrize("model", [DENSE, EXPERTS], ids=lambda model: model.name)

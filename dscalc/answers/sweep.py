@@ -1,0 +1,370 @@
+"""The sweep: every layout of a model on some GPUs, the best of them, the scaling curve and its ceiling."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dscalc.answers.batch_limits import limits as batch_limits
+from dscalc.answers.case import inputs_of
+from dscalc.answers.envelope import Assumption, Warning, envelope
+from dscalc.answers.sweep_budget import Budget, budget_of, price_of
+from dscalc.answers.sweep_closed import ClosedForm, closed_form
+from dscalc.answers.sweep_notes import Nearest, Places, assumptions_of, nearest_of, warnings_of
+from dscalc.answers.sweep_rows import Row, rows_of
+from dscalc.answers.sweep_setup import Setup, build_setups, refuse_too_many, spaces_of
+from dscalc.frozen import dataclass
+from dscalc.specs.given import gather
+from dscalc.specs.sweep_options import OF_BATCH, TABLE
+from dscalc.sweep.ceiling import Ceiling, ceiling
+from dscalc.sweep.curve import stocks
+from dscalc.sweep.prune import FLOOR, MEMORY, Found, Problem, Progress
+from dscalc.sweep.rank import front_of
+from dscalc.sweep.search import search
+from dscalc.sweep.space import ORDER, Space, checks
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+DEFAULT_TOP = 5
+DEFAULT_MARGINAL = 0.5  # of its ideal that one more GPU must give
+STOCK = 32  # layouts kept of each number of GPUs: with something changed, another may be best
+
+
+@dataclass(frozen=True, slots=True)
+class CurvePoint:
+    """The best layout of one machine at one number of GPUs; ``row`` is None where nothing fits.
+
+    Attributes:
+        efficiency: tokens/s of a GPU over those at the smallest number of GPUs that fits.
+        marginal: tokens/s that each further GPU since the point before adds, over the same.
+        budget: a whole training by this layout, where ``tokens`` says how long it is.
+    """
+
+    setup: str
+    gpus: int
+    global_batch: int
+    row: Row | None
+    efficiency: float | None
+    marginal: float | None
+    budget: Budget | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Flat: its own columns, then those of the row and of the budget."""
+        own = {"setup": self.setup, "gpus": self.gpus, "global_batch": self.global_batch, "fits": self.row is not None}
+        found = own | {"efficiency": self.efficiency, "marginal": self.marginal}
+        if self.row is not None:
+            row = self.row.to_dict() | {"exposed_share": self.row.exposed_share}
+            found |= {k: v for k, v in row.items() if k not in own and k not in ("rank", "pareto")}
+        return found | {"budget": None if self.budget is None else self.budget._asdict()}
+
+
+@dataclass(frozen=True, slots=True)
+class SweepAnswer:
+    """The answer; ``frame, ceiling = dscalc.sweep(...)`` takes its two main parts.
+
+    Attributes:
+        setups: the machines compared.
+        rows: by machine and number of GPUs: the best layouts in order, then others on the Pareto front.
+        curve: the best layout of each machine at each number of GPUs.
+        ceilings, closed_forms: by the name of the machine.
+        nearest: by the name of a machine on which nothing fits.
+        candidates: layouts there are; ``rejected`` counts each once, at its first reason.
+        evaluated: layouts whose memory was computed in full; ``feasible`` of them fit and were timed.
+        complete: False after an interrupt.
+    """
+
+    setups: tuple[Setup, ...]
+    spaces: tuple[Space, ...]
+    given: Mapping[str, Any]
+    rows: tuple[Row, ...]
+    curve: tuple[CurvePoint, ...]
+    ceilings: Mapping[str, Ceiling]
+    closed_forms: Mapping[str, ClosedForm]
+    nearest: Mapping[str, Nearest | None]
+    candidates: int
+    evaluated: int
+    feasible: int
+    rejected: Mapping[str, int]
+    elapsed_s: float
+    complete: bool
+    assumptions: tuple[Assumption, ...]
+    warnings: tuple[Warning, ...]
+
+    def __iter__(self) -> Iterator[Any]:
+        yield self.frame
+        yield self.ceiling
+
+    @property
+    def frame(self) -> DataFrame:
+        """The rows as a table: a column for each value of a layout, its step and its memory."""
+        import pandas as pd
+
+        return pd.DataFrame([row.to_dict() for row in self.rows])
+
+    @property
+    def ceiling(self) -> Ceiling:
+        """That of the first machine."""
+        return self.ceilings[self.setups[0].name]
+
+    @property
+    def layouts_per_s(self) -> float:
+        """Candidates decided in a second, all processes together."""
+        return self.candidates / self.elapsed_s if self.elapsed_s > 0.0 else 0.0
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """What each name of ``rejected`` means."""
+        return MEMORY_WORDS | {check.name: check.message for space in self.spaces for check in checks(space)}
+
+    @property
+    def best(self) -> CurvePoint | None:
+        """The best point of the curve by the objective; None where nothing fits."""
+        return min((p for p in self.curve if p.row is not None), key=self._goodness, default=None)
+
+    def _goodness(self, point: CurvePoint) -> tuple[float, ...]:
+        row = point.row
+        assert row is not None  # noqa: S101 - of points that fit
+        objective = self.given.get("objective", "time")
+        each_token = row.step_time_s / point.global_batch
+        setup = next(s for s in self.setups if s.name == point.setup)
+        price = price_of(setup, self.given)
+        cost = each_token * row.gpus * (price.usd_per_gpu_hour if price is not None else 1.0)
+        first = {
+            "time": each_token,
+            "cost": cost,
+            "headroom": -(row.headroom_bytes if row.headroom_bytes is not None else -row.total_bytes),
+            "gpus": float(row.gpus),
+        }[objective]
+        return (first, each_token, float(row.gpus))
+
+    def to_json(self) -> dict[str, Any]:
+        """The answer as the JSON object that the documentation freezes."""
+        result = {
+            "rows": [row.to_dict() for row in self.rows],
+            "curve": [point.to_dict() for point in self.curve],
+            "ceiling": ceiling_json(self.ceiling),
+            "ceilings": {name: ceiling_json(found) for name, found in self.ceilings.items()},
+            "closed_forms": {name: found._asdict() for name, found in self.closed_forms.items()},
+            "candidates": self.candidates,
+            "evaluated": self.evaluated,
+            "feasible": self.feasible,
+            "rejected": dict(self.rejected),
+            "layouts_per_s": self.layouts_per_s,
+            "elapsed_s": self.elapsed_s,
+            "complete": self.complete,
+            "nearest": {
+                name: None
+                if found is None
+                else found.row.to_dict() | {"missing_bytes": found.missing_bytes, "next_step": found.next_step}
+                for name, found in self.nearest.items()
+            },
+        }
+        return envelope("sweep", self._inputs(), self.assumptions, self.warnings, result)
+
+    def _inputs(self) -> dict[str, Any]:
+        """The inputs that layouts share, and the values tried of each axis."""
+        found = inputs_of(self.setups[0].case)
+        shared = {name: value for name, value in found["layout"].items() if name in _SHARED}
+        for name in ("micro_batch", "grad_accum", "global_batch", "tokens_per_rank", "recompute", "recompute_layers"):
+            found["training"].pop(name)
+        widest: dict[str, set[float]] = {name: set() for name in ORDER}
+        for space in self.spaces:
+            for name in ORDER:
+                widest[name] |= set(space.values[name])
+        found["layout"] = shared
+        found["setups"] = [
+            {"name": s.name, **dict(s.words), "gpus": list(s.gpus), "global_batch": list(s.batches)}
+            for s in self.setups
+        ]
+        found["axes"] = {name: [_shown(name, v) for v in sorted(values)] for name, values in widest.items()}
+        own = ("top", "objective", "scaling", "marginal", "tokens", "price", "pue", "mtbf", "checkpoint_interval")
+        found["sweep"] = {name: self.given.get(name) for name in own}
+        return found
+
+
+MEMORY_WORDS = {
+    FLOOR: "the state alone does not fit in the memory of a GPU",
+    MEMORY: "does not fit in the memory of a GPU",
+}
+_SHARED = ("reshard", "no_sync")
+
+
+def sweep(*, progress: Progress | None = None, **options: object) -> SweepAnswer:
+    """Every layout of a model on some GPUs, as ``dscalc sweep`` answers it.
+
+    Args:
+        progress: called now and then with how much is done of how much.
+        options: the words of the command line, e.g. ``model="llama-3-8b", cluster="dgx-h100", gpus="8..64"``; lists and
+            ranges as text or as Python lists.
+
+    Returns:
+        The answer, which unpacks into a table and a ceiling: ``frame, ceiling = dscalc.sweep(...)``.
+
+    Raises:
+        DscalcError: an unknown name, an unreadable file, a value out of range, options that contradict each other, or
+            more candidates than can be tried.
+    """
+    given = {name: value for name, value in gather(options, TABLE).items() if TABLE[name].group != "output"}
+    return answer(given, progress)
+
+
+def answer(given: Mapping[str, Any], progress: Progress | None = None) -> SweepAnswer:
+    """The same from options that ``gather`` has read."""
+    setups = build_setups(given)
+    places = [(setup, space) for setup in setups for space in spaces_of(setup, given)]
+    refuse_too_many([space for _, space in places])
+    top = given.get("top", DEFAULT_TOP)
+    by = "headroom" if given.get("objective") == "headroom" else "time"
+    problems = [Problem(space, setup.machine, max(top, STOCK), by) for setup, space in places]
+    start = time.perf_counter()
+    results = search(problems, given.get("jobs", 1), progress)
+    elapsed = time.perf_counter() - start
+    rows = _rows(places, results, given)
+    complete = all(found.complete for found in results)
+    fitting = {row.setup for row in rows}
+    nearest = {s.name: nearest_of(s, places, given) for s in setups if complete and s.name not in fitting}
+    rejected: dict[str, int] = {}
+    for found in results:
+        for name, count in found.rejected:
+            rejected[name] = rejected.get(name, 0) + count
+    curve = [point for setup in setups for point in _curve(setup, rows, given)]
+    return SweepAnswer(
+        setups=setups,
+        spaces=tuple(space for _, space in places),
+        given=dict(given),
+        rows=tuple(rows),
+        curve=tuple(curve),
+        ceilings=_ceilings(given, places, results),
+        closed_forms=_closed_forms(setups, curve, given),
+        nearest=nearest,
+        candidates=sum(space.candidates for _, space in places),
+        evaluated=sum(found.evaluated for found in results),
+        feasible=sum(found.feasible for found in results),
+        rejected=dict(sorted(((n, c) for n, c in rejected.items() if c), key=lambda item: (-item[1], item[0]))),
+        elapsed_s=elapsed,
+        complete=complete,
+        assumptions=assumptions_of(setups, given),
+        warnings=tuple(warnings_of(setups, places, results, nearest, rows, given)),
+    )
+
+
+def _ceilings(given: Mapping[str, Any], places: Places, results: Sequence[Found]) -> dict[str, Ceiling]:
+    """The ceiling of each machine, by its name."""
+    weak = given.get("scaling") == "weak"
+    ceilings = {}
+    for setup in dict.fromkeys(setup for setup, _ in places):
+        mine = [(space, found) for (other, space), found in zip(places, results, strict=True) if other is setup]
+        kept = [np.union1d(found.top.ids, found.front.ids) for _, found in mine]
+        held = stocks([space for space, _ in mine], kept, setup.machine, weak)
+        ceilings[setup.name] = ceiling(
+            mine[0][0],
+            held,
+            setup.machine,
+            error=setup.error.value,
+            share=given.get("marginal", DEFAULT_MARGINAL),
+            weak=weak,
+            critical=_critical(setup, given),
+        )
+    return ceilings
+
+
+def _critical(setup: Setup, given: Mapping[str, Any]) -> tuple[float, str] | None:
+    """The smallest critical batch that a law can tell from what was given, in tokens, and its name."""
+    if not any(name in given for name in OF_BATCH):
+        return None
+    step_tokens = float(setup.batches[0] * setup.spec.seq_len)
+    params = (float(setup.case.counts.main), float(setup.case.counts.active))
+    laws = batch_limits(given, step_tokens, step_tokens, "tokens", params, [], [])
+    known = [(law.critical_batch, law.law) for law in laws if law.critical_batch is not None]
+    return min(known, default=None)
+
+
+def _closed_forms(
+    setups: Sequence[Setup], curve: Sequence[CurvePoint], given: Mapping[str, Any]
+) -> dict[str, ClosedForm]:
+    """D* and K* of the best layout of the largest job of each machine."""
+    found = {}
+    for setup in setups:
+        row = next((p.row for p in reversed(curve) if p.setup == setup.name and p.row is not None), None)
+        closed = closed_form(setup, row, given) if row is not None else None
+        if closed is not None:
+            found[setup.name] = closed
+    return found
+
+
+def _rows(places: Places, results: Sequence[Found], given: Mapping[str, Any]) -> list[Row]:
+    """The best layouts of each place, then what else is on the front; marked where nothing beats them."""
+    rows: list[Row] = []
+    for (setup, space), found in zip(places, results, strict=True):
+        first = found.top.ids[: given.get("top", DEFAULT_TOP)]
+        rows += rows_of(setup, space, first, range(1, len(first) + 1))
+        more = found.front.ids[~np.isin(found.front.ids, first)]
+        rows += rows_of(setup, space, more, [0] * len(more))
+    if not rows:
+        return rows
+    room = [-(row.headroom_bytes if row.headroom_bytes is not None else -row.total_bytes) for row in rows]
+    prices = {setup.name: price_of(setup, given) for setup, _ in places}
+    each = [row.step_time_s / row.layout.global_batch for row in rows]
+    cost = [
+        e * row.gpus * (p.usd_per_gpu_hour if (p := prices[row.setup]) else 1.0)
+        for e, row in zip(each, rows, strict=True)
+    ]
+    pareto = front_of([np.asarray(c) for c in (each, room, [float(row.gpus) for row in rows], cost)])
+    return [replace(row, pareto=bool(p)) for row, p in zip(rows, pareto.tolist(), strict=True) if row.rank or p]
+
+
+def _curve(setup: Setup, rows: Sequence[Row], given: Mapping[str, Any]) -> Iterator[CurvePoint]:
+    """The best layout at each number of GPUs, against the smallest number that fits."""
+    base: Row | None = None
+    before: Row | None = None
+    for gpus, batch in zip(setup.gpus, setup.batches, strict=True):
+        row = next((r for r in rows if r.setup == setup.name and r.gpus == gpus and r.rank == 1), None)
+        if row is None:
+            yield CurvePoint(setup.name, gpus, batch, None, None, None, None)
+            continue
+        base = base or row
+        marginal = None
+        if before is not None:
+            added = (row.tokens_per_s - before.tokens_per_s) / (row.gpus - before.gpus)
+            marginal = added / base.tokens_per_s_per_gpu
+        efficiency = row.tokens_per_s_per_gpu / base.tokens_per_s_per_gpu
+        budget = budget_of(setup, row, given) if "tokens" in given else None
+        yield CurvePoint(setup.name, gpus, batch, row, efficiency, marginal, budget)
+        before = row
+
+
+def _shown(name: str, value: float) -> Any:
+    """A value of an axis as an option has it."""
+    from dscalc import codes
+
+    books = {"schedule": codes.SCHEDULES, "recompute": codes.RECOMPUTES, "cp_comm": codes.CP_COMMS}
+    if name in books:
+        return books[name][int(value)]
+    if name == "sequence_parallel":
+        return bool(value)
+    return int(value) if np.isfinite(value) else None
+
+
+def ceiling_json(found: Ceiling) -> dict[str, Any]:
+    """A ceiling as the JSON object that the documentation freezes."""
+    return {
+        "binding_limit": found.binding_limit,
+        "gpus": found.gpus,
+        "low_gpus": found.low_gpus,
+        "high_gpus": found.high_gpus,
+        "beyond": found.beyond,
+        "limits": {
+            name: {"gpus": limit.gpus, "low_gpus": limit.low_gpus, "high_gpus": limit.high_gpus, "reason": limit.reason}
+            for name, limit in found.limits.items()
+        },
+        "elasticities": dict(found.elasticities),
+        "points": [
+            {field.name: getattr(point, field.name) for field in fields(point)} | {"tokens_per_s": point.tokens_per_s}
+            for point in found.points
+        ],
+    }

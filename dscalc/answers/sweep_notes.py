@@ -1,0 +1,191 @@
+"""What a sweep says beside its numbers: what fits least badly, what was assumed, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import date
+from typing import Any
+
+import numpy as np
+
+from dscalc.answers.envelope import Assumption, Warning
+from dscalc.answers.memory import answer as memory_answer
+from dscalc.answers.step import rate_assumptions
+from dscalc.answers.sweep_budget import budget_assumptions, budget_warnings
+from dscalc.answers.sweep_rows import Row, layout_words, rows_of
+from dscalc.answers.sweep_setup import Setup, base_words, default_batch
+from dscalc.frozen import dataclass
+from dscalc.specs.layout_spec import LayoutSpec
+from dscalc.sweep.prune import Found, Problem
+from dscalc.sweep.search import search
+from dscalc.sweep.space import Space, checks
+from dscalc.units import format_bytes
+
+Places = Sequence[tuple[Setup, Space]]
+
+
+@dataclass(frozen=True, slots=True)
+class Nearest:
+    """The layout that lacks the least memory, where nothing fits; ``next_step`` is what to try."""
+
+    row: Row
+    missing_bytes: float
+    next_step: str
+
+
+def nearest_of(setup: Setup, places: Places, given: Mapping[str, Any]) -> Nearest | None:
+    """The legal layout of a machine that comes nearest to fitting; None where no layout is legal.
+
+    Args:
+        setup: the machine.
+        places: machines with their spaces.
+        given: parsed options.
+
+    Returns:
+        The layout, what is missing, and what to try.
+    """
+    spaces = [space for other, space in places if other is setup]
+    found = search([Problem(space, setup.machine, 1, "headroom", fits_anyway=True) for space in spaces])
+    rows = [row for space, part in zip(spaces, found, strict=True) for row in rows_of(setup, space, part.top.ids, [0])]
+    if not rows:
+        return None
+    row = min(rows, key=lambda r: r.total_bytes)
+    missing = row.total_bytes - (row.usable_bytes or row.total_bytes)
+    return Nearest(row, missing, _remedy(setup, row, given))
+
+
+def _remedy(setup: Setup, row: Row, given: Mapping[str, Any]) -> str:
+    """What to try where even the leanest layout of a sweep does not fit."""
+    words = base_words(given, setup.words) | words_of(row.layout)
+    knob = memory_answer(words).next_knob
+    more = f"more than {row.gpus} GPUs, GPUs with more memory"
+    return f"{more}, or {knob.option} ({knob.cost})" if knob is not None else f"{more}, or a shorter --seq-len"
+
+
+def words_of(spec: LayoutSpec) -> dict[str, Any]:
+    """A layout as options that lead to it."""
+    axes = ("gpus", "tp", "pp", "vpp", "cp", "ep", "etp", "dp_replicate", "zero", "schedule", "sequence_parallel")
+    found = {name: getattr(spec, name) for name in (*axes, "micro_batch", "global_batch", "recompute")}
+    if spec.dp_replicate == 1:
+        found.pop("dp_replicate")
+    if spec.recompute_layers is not None:
+        found["recompute_layers"] = spec.recompute_layers
+    return found
+
+
+def command_words(setup: Setup, row: Row, given: Mapping[str, Any]) -> str:
+    """The options that lead ``dscalc step`` and ``dscalc memory`` to a layout."""
+    parts, spec = [], row.layout
+    for name, value in (base_words(given, setup.words) | words_of(spec)).items():
+        flag = "--" + name.replace("_", "-")
+        if value is True or value is False:
+            flag, value = (flag if value else "--no-" + name.replace("_", "-")), None
+        if (name in ("tp", "pp", "vpp", "cp", "ep", "etp") and value == 1) or (name == "schedule" and spec.pp == 1):
+            continue
+        if name == "sequence_parallel" and spec.tp == 1:
+            continue
+        if isinstance(value, tuple):
+            value = ",".join(value)
+        parts.append(flag if value is None else f"{flag} {value}")
+    return " ".join(parts)
+
+
+def assumptions_of(setups: Sequence[Setup], given: Mapping[str, Any]) -> tuple[Assumption, ...]:
+    """What nobody typed, of every machine; what machines share is said once."""
+    found: dict[tuple[str, Any], Assumption] = {}
+    for setup in setups:
+        case = setup.case
+        every = [a for a in case.assumptions if a.name not in SWEPT]
+        every += rate_assumptions((*setup.notes, setup.error), setup.inputs.network)
+        for one in every:
+            key = (one.name, str(one.value))
+            other = next((a for (name, _), a in found.items() if name == one.name), None)
+            named = (
+                one
+                if other is None or str(other.value) == str(one.value)
+                else replace(one, name=f"{setup.name}.{one.name}")
+            )
+            found.setdefault(key, named)
+    listed = list(found.values())
+    if "global_batch" not in given:
+        seq = setups[0].spec.seq_len
+        source = "a step of 4 Mi tokens, as [Touvron2023] trained with; give --global-batch"
+        listed.append(Assumption("global_batch", default_batch(seq), "sequences", "default", source))
+    if "tokens" in given:
+        listed += budget_assumptions(tuple(setups), given)
+    return tuple(listed)
+
+
+SWEPT = frozenset(
+    {
+        *("dp", "dp_replicate", "dp_shard", "tp", "pp", "vpp", "cp", "ep", "etp", "zero", "schedule"),
+        *("sequence_parallel", "micro_batch", "grad_accum", "global_batch", "tokens_per_rank", "recompute"),
+        "recompute_layers",
+    }
+)
+
+
+def warnings_of(
+    setups: Sequence[Setup],
+    places: Places,
+    results: Sequence[Found],
+    nearest: Mapping[str, Nearest | None],
+    rows: Sequence[Row],
+    given: Mapping[str, Any],
+) -> Iterator[Warning]:
+    """What the reader should know, the gravest first."""
+    if not all(found.complete for found in results):
+        yield Warning(
+            "incomplete", "interrupted: this is the best of what was looked at so far", "let it run to the end"
+        )
+    for setup in setups:
+        if setup.name in nearest:
+            yield _nothing(setup, places, results, nearest[setup.name])
+        gpu = setup.case.machine.gpu
+        if gpu is not None and np.isnan(setup.case.machine.record.usable_bytes[0]):
+            yield Warning(
+                "memory_unknown",
+                f"the profile of {gpu.id} does not say how much memory a program can use: no layout was left out",
+                "name the exact variant, or add usable_memory to a profile and pass --profile",
+            )
+    narrow = [r for r in rows if r.rank == 1 and r.headroom_bytes is not None and _is_narrow(r)]
+    if narrow:
+        counts = ", ".join(f"{gpus:,}" for gpus in dict.fromkeys(row.gpus for row in narrow))
+        yield Warning(
+            "narrow_fit",
+            f"the best layout on {counts} GPUs has less memory to spare than the uncertainty of the estimate",
+            "take the next one of the list, or measure one step before reserving the machines",
+        )
+    if "tokens" in given:
+        yield from budget_warnings(tuple(setups), given, date.today())
+    yield from dict.fromkeys(w for setup in setups for w in setup.case.warnings)
+
+
+def _is_narrow(row: Row) -> bool:
+    return (row.headroom_bytes or 0.0) < row.high_bytes - row.total_bytes
+
+
+def _nothing(setup: Setup, places: Places, results: Sequence[Found], nearest: Nearest | None) -> Warning:
+    if nearest is not None:
+        row = nearest.row
+        needs = f"needs {format_bytes(row.total_bytes)} of {format_bytes(row.usable_bytes or 0.0)}"
+        return Warning(
+            "nothing_fits",
+            f"nothing fits on {setup.name}; nearest is {layout_words(row.layout)} on {row.gpus} GPUs, which {needs}: "
+            f"{format_bytes(nearest.missing_bytes)} are missing",
+            nearest.next_step,
+        )
+    counts: dict[str, int] = {}
+    for (other, _), found in zip(places, results, strict=True):
+        if other is setup:
+            for name, count in found.rejected:
+                counts[name] = counts.get(name, 0) + count
+    space = next(space for other, space in places if other is setup)
+    messages = {check.name: check.message for check in checks(space)}
+    worst = max(counts, key=lambda name: counts[name], default="gpus")
+    return Warning(
+        "nothing_legal",
+        f"no layout is legal on {setup.name}; most are rejected because {messages.get(worst, worst)}",
+        "give other numbers of GPUs, another --global-batch, or fewer fixed degrees",
+    )

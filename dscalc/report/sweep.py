@@ -1,0 +1,380 @@
+"""The sweep answer on a screen, as a table of layouts, and in one line."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from dscalc.answers.sweep_notes import command_words
+from dscalc.answers.sweep_rows import layout_words, recompute_words
+from dscalc.errors import InputError
+from dscalc.report.export import to_csv, to_json, to_markdown
+from dscalc.report.screen import BAD, GOOD, QUIET, STRONG, Cell, Scale, Screen, Span
+from dscalc.report.step import scale_of
+from dscalc.units import format_bytes, format_count, format_energy, format_time
+
+if TYPE_CHECKING:
+    from dscalc.answers.sweep import CurvePoint, SweepAnswer
+    from dscalc.answers.sweep_closed import ClosedForm
+    from dscalc.answers.sweep_rows import Row
+    from dscalc.sweep.ceiling import Limit
+
+MOST_TABLES = 2  # numbers of GPUs of which all layouts are shown; of more, only the best one's
+REASONS = 6  # of rejections shown
+DIGITS = 2  # of a number of GPUs that was not searched
+SECONDS = Scale(1.0, "s")
+LIMIT_WORDS = {
+    "memory_floor": "fits from",
+    "ratio_one": "communication = computing",
+    "marginal_gain": "marginal GPU",
+    "throughput_peak": "throughput peak",
+    "latency": "latency",
+    "critical_batch": "critical batch",
+    "sequences": "sequences",
+}
+LEVER_WORDS = {
+    "bandwidth_bytes_per_s": ("twice the bandwidth", 2.0),
+    "tokens_per_rank": ("twice the batch", 2.0),
+    "gradient_bytes": ("half the bytes of a gradient", 0.5),
+    "effective_flop_per_s": ("GPUs twice as fast", 2.0),
+    "latency_s": ("half the latency", 0.5),
+}
+
+
+def render(
+    answer: SweepAnswer, form: str, *, explain: bool = False, quiet: bool = False, colour: bool | None = None
+) -> str:
+    """The answer in the form asked for.
+
+    Args:
+        answer: what ``sweep`` returned.
+        form: ``table``, ``json``, ``csv`` or ``markdown``.
+        explain: what each limit means and how it is found.
+        quiet: one line (of a table).
+        colour: colour or not; None lets the terminal decide.
+
+    Returns:
+        Text that ends with a newline.
+    """
+    if form == "json":
+        return to_json(answer.to_json())
+    if form == "csv":
+        rows = [row.to_dict() for row in answer.rows]
+        return to_csv(rows, list(rows[0]) if rows else ["setup", "rank", "pareto"])
+    if form == "markdown":
+        return _markdown(answer)
+    return line(answer) + "\n" if quiet else screen(answer, explain=explain, colour=colour)
+
+
+def parquet(answer: SweepAnswer) -> bytes:
+    """The rows as a Parquet file.
+
+    Raises:
+        InputError: pyarrow is not installed.
+    """
+    import io
+
+    try:
+        import pyarrow  # type: ignore[import-not-found,unused-ignore]  # noqa: F401
+    except ImportError:
+        raise InputError("parquet needs pyarrow; pip install 'dscalc[parquet]'", where="--format") from None
+    file = io.BytesIO()
+    answer.frame.to_parquet(file, engine="pyarrow", index=False)
+    return file.getvalue()
+
+
+def about(gpus: float | None) -> str:
+    """A number of GPUs to two digits."""
+    if gpus is None:
+        return ""
+    unit = 10 ** max(0, math.floor(math.log10(gpus)) + 1 - DIGITS)
+    return f"{max(1, round(gpus / unit) * unit):,}"
+
+
+def ceiling_words(answer: SweepAnswer, setup: str) -> str:
+    """Where scaling stops on a machine, in one sentence."""
+    found = answer.ceilings[setup]
+    last = max((p.gpus for p in found.points if p.searched), default=0)
+    if not found.points:
+        return "Nothing fits, so there is nothing to scale."
+    if found.gpus is None or found.binding_limit is None:
+        return f"No limit was reached up to {max(p.gpus for p in found.points):,} GPUs."
+    high = about(found.high_gpus) if found.high_gpus is not None else "more than was looked at"
+    beyond = f"; beyond the {last:,} searched" if found.beyond else ""
+    reason = found.limits[found.binding_limit].reason
+    return f"About {about(found.gpus)} GPUs, between {about(found.low_gpus)} and {high}{beyond}: {reason}."
+
+
+def line(answer: SweepAnswer) -> str:
+    """The answer in one line."""
+    best = answer.best
+    if best is None or best.row is None:
+        return "nothing fits"
+    row = best.row
+    on = f" on {row.setup}" if len(answer.setups) > 1 else ""
+    return (
+        f"{format_time(row.step_time_s)} a step on {row.gpus} GPUs{on}: {layout_words(row.layout)}, micro-batch "
+        f"{row.layout.micro_batch}, recompute {recompute_words(row.layout)}, MFU {row.mfu:.1%}"
+    )
+
+
+def screen(answer: SweepAnswer, *, explain: bool = False, colour: bool | None = None) -> str:
+    """The whole screen."""
+    out = Screen(colour=colour)
+    _headline(out, answer)
+    for setup in answer.setups:
+        name = f" on {setup.name}" if len(answer.setups) > 1 else ""
+        points = [p for p in answer.curve if p.setup == setup.name]
+        _curve(out, answer, points, name)
+        _ceiling(out, answer, setup.name, name, explain, whole=explain or len(answer.setups) == 1)
+    _budgets(out, answer)
+    for setup in answer.setups:
+        name = f" on {setup.name}" if len(answer.setups) > 1 else ""
+        _layouts(out, answer, setup.name, name)
+    _rejected(out, answer, explain)
+    _assumed(out, answer)
+    if answer.warnings:
+        out.head("Warnings")
+        for w in answer.warnings:
+            out.say(f"! {w.message}. Next: {w.next_step}.", hang=2)
+    return out.text()
+
+
+def _headline(out: Screen, answer: SweepAnswer) -> None:
+    case = answer.setups[0].case
+    batches = sorted({b for s in answer.setups for b in s.batches})
+    batch = f"{batches[0]:,}" if len(batches) == 1 else f"{batches[0]:,} to {batches[-1]:,}"
+    machine = answer.setups[0].name if len(answer.setups) == 1 else f"{len(answer.setups)} machines"
+    out.say(
+        f"{format_count(case.counts.main)} parameters ({case.model.shape.name}) on {machine}, stack "
+        f"{case.layout.spec.stack}, {batch} sequences of {case.layout.spec.seq_len:,} tokens a step"
+    )
+    best = answer.best
+    if best is not None and best.row is not None:
+        row = best.row
+        on = f" of {row.setup}" if len(answer.setups) > 1 else ""
+        out.say(
+            f"{format_time(row.step_time_s)} a step ({format_time(row.low_s)} - {format_time(row.high_s)}) on "
+            f"{row.gpus:,} GPUs{on}: {layout_words(row.layout)}, micro-batch {row.layout.micro_batch} x "
+            f"{row.layout.grad_accum}, recompute {recompute_words(row.layout)}",
+            STRONG,
+        )
+    else:
+        out.say("Nothing fits.", BAD)
+    rate = format_count(answer.layouts_per_s)
+    out.say(
+        f"{format_count(answer.candidates)} candidates in {format_time(answer.elapsed_s)} ({rate} a second): "
+        f"{format_count(answer.evaluated)} legal ones were worked out, {format_count(answer.feasible)} fit."
+    )
+    if not answer.complete:
+        out.say("Interrupted: the best so far.", BAD)
+
+
+_CURVE = (
+    ("GPUs", "right"),
+    ("step", "right"),
+    ("tokens/s", "right"),
+    ("per GPU", "right"),
+    ("MFU", "right"),
+    ("layout", "fill"),
+    ("comm.", "right"),
+    ("bubble", "right"),
+    ("free", "right"),
+)
+
+
+def _curve(out: Screen, answer: SweepAnswer, points: list[CurvePoint], name: str) -> None:
+    weak = answer.given.get("scaling") == "weak"
+    note = "weak: the batch grows with the GPUs" if weak else "strong: the batch stays"
+    out.head(f"Scaling{name}", f"{note}; per GPU against the smallest number")
+    scale = scale_of(min((p.row.step_time_s for p in points if p.row), default=1.0))
+    (gpus, how), _, *rest = _CURVE
+    out.table([(gpus, how), (f"step {scale.unit}", "right"), *rest], [_point(p, scale) for p in points])
+
+
+def _point(point: CurvePoint, scale: Scale) -> tuple[Cell, ...]:
+    row = point.row
+    if row is None or point.efficiency is None:
+        return (f"{point.gpus:,}", Span("-", BAD), "", "", "", Span("nothing fits", BAD), "", "", "")
+    again = "" if row.layout.recompute == "none" else f", recompute {recompute_words(row.layout)}"
+    return (
+        Span(f"{point.gpus:,}", STRONG),
+        scale.of(row.step_time_s),
+        format_count(row.tokens_per_s),
+        f"{point.efficiency:.0%}",
+        f"{row.mfu:.1%}",
+        f"{layout_words(row.layout)}, mb {row.layout.micro_batch}{again}",
+        f"{row.exposed_share:.1%}",
+        f"{row.bubble_share:.1%}",
+        "" if row.headroom_bytes is None else format_bytes(row.headroom_bytes),
+    )
+
+
+def _ceiling(out: Screen, answer: SweepAnswer, setup: str, name: str, explain: bool, whole: bool) -> None:
+    found = answer.ceilings[setup]
+    out.head(f"Ceiling{name}", "where adding GPUs stops paying")
+    out.say(ceiling_words(answer, setup), STRONG)
+    if not found.points or not whole:
+        return
+    rows = [_limit(limit, found.binding_limit) for limit in found.limits.values()]
+    out.table((("limit", "left"), ("GPUs", "right"), ("range", "left"), ("reason", "fill")), rows)
+    moved: list[tuple[Cell, ...]] = []
+    for lever, elasticity in found.elasticities.items():
+        words, factor = LEVER_WORDS[lever]
+        if elasticity is not None and found.gpus is not None:
+            moved.append((words, about(found.gpus * factor**elasticity), f"{elasticity:+.2f}"))
+    if moved:
+        out.say("")
+        out.table((("with", "left"), ("ceiling", "right"), ("elasticity", "right")), moved)
+    closed = answer.closed_forms.get(setup)
+    if closed is not None:
+        out.say("")
+        out.say(_closed_words(closed))
+    if explain:
+        out.say("")
+        for text in EXPLAINED:
+            out.say(text, QUIET, hang=2)
+
+
+def _closed_words(closed: ClosedForm) -> str:
+    """The closed forms of one layout in a sentence."""
+    if closed.break_even_tokens_per_rank is None:
+        return "Closed form: one data-parallel rank, which sends nothing."
+    useful = ""
+    if closed.max_useful_data_parallel is not None and closed.max_useful_gpus is not None:
+        useful = (
+            f", K* = {about(closed.max_useful_data_parallel)} data-parallel ranks, {about(closed.max_useful_gpus)} GPUs"
+        )
+    return (
+        f"Closed form (6ND/P against 2N b_r/BW, see `dscalc ratio`) for the best layout on {closed.gpus:,} GPUs: "
+        f"D* = {format_count(closed.break_even_tokens_per_rank)} tokens a rank{useful}."
+    )
+
+
+EXPLAINED = (
+    "A limit is read off the curve between its points, by power laws; beyond the largest number of GPUs searched the "
+    "layouts go on with more data-parallel ranks. The range comes from the error of the prediction, put on the rate of "
+    "computing and on that of the network in turn: moves add as squares.",
+    "communication = computing: all communication, hidden or not, against all computing; the ratio of docs 6ND/P and "
+    "2N b/BW with everything else that a step has.",
+    "marginal GPU: tokens/s that one more GPU adds, over tokens/s of a GPU at the smallest number.",
+    "latency: what of communication stays when latency doubles, against the rest.",
+    "sequences: one sequence for each data-parallel rank of the last point's model-parallel degrees.",
+    "elasticity: d log ceiling / d log x by working everything out again with x changed.",
+)
+
+
+def _limit(limit: Limit, binding: str | None) -> tuple[Cell, ...]:
+    style = STRONG if limit.name == binding else ""
+    if limit.gpus is None:
+        return (Span(LIMIT_WORDS[limit.name], QUIET), Span("-", QUIET), "", Span(limit.reason, QUIET))
+    name = Span(LIMIT_WORDS[limit.name], style)
+    if limit.low_gpus == limit.high_gpus:
+        return (name, Span(f"{limit.gpus:,.0f}", style), "", Span(limit.reason, style))
+    span = f"{about(limit.low_gpus)} - {'?' if limit.high_gpus is None else about(limit.high_gpus)}"
+    return (name, Span(about(limit.gpus), style), Span(span, style), Span(limit.reason, style))
+
+
+_BUDGET = (
+    ("machine", "left"),
+    ("GPUs", "right"),
+    ("time", "right"),
+    ("GPU-hours", "right"),
+    ("USD", "right"),
+    ("energy", "right"),
+    ("goodput", "right"),
+    ("checkpoint every", "right"),
+)
+
+
+def _budgets(out: Screen, answer: SweepAnswer) -> None:
+    budgets = [p.budget for p in answer.curve if p.budget is not None]
+    if not budgets:
+        return
+    out.head(f"Training {format_count(budgets[0].tokens)} tokens", "with checkpoints and failures")
+    rows: list[tuple[Cell, ...]] = [
+        (
+            b.setup,
+            f"{b.gpus:,}",
+            format_time(b.wall_time_s),
+            format_count(b.gpu_hours),
+            "" if b.usd is None else format_count(b.usd),
+            "" if b.energy_j is None else format_energy(b.energy_j),
+            f"{b.goodput_fraction:.1%}",
+            format_time(b.checkpoint_interval_s),
+        )
+        for b in budgets
+    ]
+    out.table(_BUDGET, rows)
+
+
+_BEST = (
+    ("", "right"),
+    ("step", "right"),
+    ("MFU", "right"),
+    ("memory", "right"),
+    ("micro-batch", "right"),
+    ("recompute", "left"),
+    ("layout", "fill"),
+)
+
+
+def _layouts(out: Screen, answer: SweepAnswer, setup: str, name: str) -> None:
+    points = [p for p in answer.curve if p.setup == setup and p.row is not None]
+    if len(points) > MOST_TABLES:
+        best = answer.best
+        points = [best if best in points and best is not None else points[-1]]
+    for point in points:
+        out.head(f"Best layouts on {point.gpus:,} GPUs{name}", "* nothing beats it in time, memory, GPUs and cost")
+        rows = [r for r in answer.rows if r.setup == setup and r.gpus == point.gpus and r.rank]
+        scale = scale_of(rows[0].step_time_s)
+        (rank, how), _, *rest = _BEST
+        out.table([(rank, how), (f"step {scale.unit}", "right"), *rest], [_row(r, scale) for r in rows])
+        if point is answer.best:
+            setup_ = next(s for s in answer.setups if s.name == setup)
+            out.say(f"The first: dscalc step {command_words(setup_, rows[0], answer.given)}", QUIET, hang=2)
+
+
+def _row(row: Row, scale: Scale) -> tuple[Cell, ...]:
+    return (
+        Span(f"{row.rank}{'*' if row.pareto else ' '}", GOOD if row.pareto else ""),
+        scale.of(row.step_time_s),
+        f"{row.mfu:.1%}",
+        format_bytes(row.total_bytes),
+        f"{row.layout.micro_batch} x {row.layout.grad_accum}",
+        recompute_words(row.layout),
+        layout_words(row.layout),
+    )
+
+
+def _rejected(out: Screen, answer: SweepAnswer, explain: bool) -> None:
+    if not answer.rejected:
+        return
+    out.head("Rejected", "each candidate at its first reason")
+    shown = list(answer.rejected.items())[: None if explain else REASONS]
+    rows: list[tuple[Cell, ...]] = [(format_count(count), answer.reasons[name]) for name, count in shown]
+    rest = sum(answer.rejected.values()) - sum(count for _, count in shown)
+    if rest:
+        rows.append((format_count(rest), "other reasons; --explain lists them"))
+    out.table((("", "right"), ("", "fill")), rows, header=False)
+
+
+def _assumed(out: Screen, answer: SweepAnswer) -> None:
+    plain = [a for a in answer.assumptions if a.kind == "default" and a.value not in (None, False, "none")]
+    out.head("Not given, so assumed *", "change any by its option; --format json lists all")
+    out.say("* " + ", ".join(f"{a.name.replace('_', '-')}\u00a0{a.value}" for a in plain), hang=2)
+    for a in answer.assumptions:
+        if a.name in ("mtbf", "checkpoint_time", "restart_time", "pue", "power") or a.name.startswith("price."):
+            value = "" if a.value is None else format_time(a.value) if a.unit == "s" else f"{a.value:.3g} {a.unit}"
+            value = f" {value}".rstrip()
+            out.say(f"* {a.name.replace('_', '-')}{value} ({a.kind}): {a.source}", hang=2)
+
+
+def _markdown(answer: SweepAnswer) -> str:
+    header = ["GPUs", "rank", "step s", *(heading for heading, _ in _BEST[2:])]
+    rows = [
+        [str(row.gpus), *(cell.text.strip() if isinstance(cell, Span) else cell for cell in _row(row, SECONDS))]
+        for row in answer.rows
+        if row.rank
+    ]
+    return f"{line(answer)}\n\n" + to_markdown(rows, header, right=(0, 1, 2, 3, 4, 5))

@@ -1,0 +1,207 @@
+"""One space, or a part of it: prune prefixes in the written order, evaluate the rest in chunks, keep the best ones.
+
+Written order: legality by the axis that decides it, then a lower bound on memory, then memory, then time. A layout is
+counted once, at its first reason. Results do not depend on the size of chunks or the number of processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+
+from dscalc.cost.axes import groups
+from dscalc.cost.columns import COLUMNS, narrowed
+from dscalc.cost.evaluate import CHUNK_ROWS
+from dscalc.cost.memory import memory
+from dscalc.cost.memory_floor import state_floor_bytes
+from dscalc.cost.step import step
+from dscalc.frozen import dataclass
+from dscalc.records import Adapters, Array, Hardware, Layouts, Mask, Timing
+from dscalc.sweep.rank import NONE_KEPT, Kept, beaten, best, front, joined
+from dscalc.sweep.space import ORDER, STATE_AXES, Check, Ids, Space, checks
+
+FLOOR, MEMORY = "memory_floor", "memory"
+FLOOR_LEVEL = ORDER.index(STATE_AXES) + 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Machine:
+    """What layouts of one setup are evaluated on."""
+
+    hardware: Hardware
+    timing: Timing
+    adapters: Adapters | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Problem:
+    """One space on one machine, and what to keep of it."""
+
+    space: Space
+    machine: Machine
+    top: int
+    by: str = "time"  # of rank.KEYS
+    fits_anyway: bool = False  # memory does not reject: to find the layout that is nearest to fitting
+    chunk_rows: int = 2 * CHUNK_ROWS  # neighbours share what the step works out once; more rows leave the cache
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """What a search of one space, or of a part of it, has found."""
+
+    top: Kept = NONE_KEPT
+    front: Kept = NONE_KEPT
+    evaluated: int = 0  # memory computed in full
+    feasible: int = 0  # of these, fit and were timed
+    rejected: tuple[tuple[str, int], ...] = ()  # by first reason
+    done: int = 0  # numbers of the space that are decided
+    complete: bool = True
+
+
+Progress = Callable[[int, int], None]  # numbers decided, numbers in all
+
+
+def merged(first: Found, second: Found, problem: Problem) -> Found:
+    """Two parts of one space together."""
+    counts = dict(first.rejected)
+    for name, count in second.rejected:
+        counts[name] = counts.get(name, 0) + count
+    return Found(
+        top=best(joined([first.top, second.top]), problem.top, problem.by),
+        front=front(joined([first.front, second.front])),
+        evaluated=first.evaluated + second.evaluated,
+        feasible=first.feasible + second.feasible,
+        rejected=tuple(sorted(counts.items())),
+        done=first.done + second.done,
+        complete=first.complete and second.complete,
+    )
+
+
+def taken(layouts: Layouts, mask: Mask) -> Layouts:
+    """The rows of a mask; columns that stand for every row stay."""
+    long = {name: getattr(layouts, name) for name in COLUMNS}
+    return replace(layouts, **{name: c[mask] for name, c in long.items() if c.shape[0] > 1})
+
+
+class Pruner:
+    """Prefixes of one space, rejected as early as they can be."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem, self.space = problem, problem.space
+        self.checks = checks(self.space)
+        self.radices = self.space.radices
+        self.behind = [prod(self.radices[level:]) for level in range(len(ORDER) + 1)]
+        self.levels: list[list[Check]] = [[c for c in self.checks if c.level == n] for n in range(len(ORDER) + 1)]
+
+    def walk(self, level: int, ids: Ids, counts: dict[str, int]) -> Iterator[Ids]:
+        """Legal layouts behind prefixes, in ascending order; ``counts`` gathers the others by reason."""
+        ids = self.kept(level, ids, counts)
+        if not ids.size:
+            return
+        if level == len(ORDER):
+            yield ids
+            return
+        radix = self.radices[level]
+        step_ = max(1, self.problem.chunk_rows // radix)
+        digits = np.arange(radix, dtype=np.int64)
+        for start in range(0, ids.size, step_):
+            part = ids[start : start + step_]
+            yield from self.walk(level + 1, (part[:, None] * radix + digits).reshape(-1), counts)
+
+    def kept(self, level: int, ids: Ids, counts: dict[str, int]) -> Ids:
+        """Prefixes that nothing decided at this level rejects."""
+        weight = self.behind[level]
+        if self.levels[level]:
+            layouts = self.space.layouts(ids, level)
+            derived = groups(layouts)
+            alive = np.ones(ids.size, dtype=bool)
+            for check in self.levels[level]:
+                hit = alive & check.rejects(layouts, derived)
+                count = int(np.count_nonzero(hit))
+                if count:
+                    counts[check.name] = counts.get(check.name, 0) + count * weight
+                    alive &= ~hit
+            ids = ids[alive]
+        if level == FLOOR_LEVEL and ids.size and not self.problem.fits_anyway:
+            fits = self.fits(ids)
+            counts[FLOOR] = counts.get(FLOOR, 0) + (ids.size - int(np.count_nonzero(fits))) * weight
+            ids = ids[fits]
+        return ids
+
+    def fits(self, ids: Ids) -> Mask:
+        """Whether the state alone leaves any room."""
+        machine = self.problem.machine
+        layouts = narrowed(self.space.layouts(ids, FLOOR_LEVEL), ids.size)
+        floor = state_floor_bytes(self.space.shape, layouts, machine.adapters)
+        return np.broadcast_to(~(floor > machine.hardware.usable_bytes), ids.shape)
+
+
+def chunks(pruner: Pruner, level: int, first: int, last: int, counts: dict[str, int]) -> Iterator[Ids]:
+    """Legal layouts behind the prefixes ``first`` to ``last`` of a level, gathered to full chunks."""
+    rows = pruner.problem.chunk_rows
+    waiting: list[Ids] = []
+    held = 0
+    for start in range(first, last, rows):
+        for ids in pruner.walk(level, np.arange(start, min(last, start + rows), dtype=np.int64), counts):
+            waiting.append(ids)
+            held += ids.size
+            if held >= rows:
+                whole = np.concatenate(waiting)
+                yield whole[:rows]
+                waiting, held = [whole[rows:]], whole.size - rows
+    if held:
+        yield np.concatenate(waiting)
+
+
+def evaluated(problem: Problem, ids: Ids, known: Kept = NONE_KEPT) -> Found:
+    """One chunk of legal layouts: memory of all, time of those that fit; ``known`` is the front so far."""
+    space, machine = problem.space, problem.machine
+    layouts = narrowed(space.layouts(ids), ids.size)
+    held = memory(space.shape, layouts, machine.hardware, machine.adapters, keep_terms=False)
+    if problem.fits_anyway:
+        nearest = best(Kept(ids, np.zeros(ids.size), np.asarray(held.total_bytes)), problem.top, "headroom")
+        return Found(top=nearest, evaluated=ids.size, done=ids.size)
+    fits = ~(held.total_bytes > held.usable_bytes)
+    count = int(np.count_nonzero(fits))
+    missing = ids.size - count
+    rejected = ((MEMORY, missing),) if missing else ()
+    if not count:
+        return Found(evaluated=ids.size, rejected=rejected, done=ids.size)
+    seconds = step_time_s(problem, taken(layouts, fits) if missing else layouts, count)
+    rows = Kept(ids[fits], seconds, held.total_bytes[fits])
+    unbeaten = rows.take(~beaten(rows, known))
+    return Found(best(rows, problem.top, problem.by), front(unbeaten), ids.size, count, rejected, ids.size)
+
+
+def step_time_s(problem: Problem, layouts: Layouts, count: int) -> Array:
+    """Seconds of a step of each of ``count`` layouts."""
+    machine = problem.machine
+    layouts = replace(layouts, pp=np.broadcast_to(layouts.pp, (count,)))
+    found = step(problem.space.shape, layouts, machine.timing, machine.adapters, keep_terms=False)
+    return np.broadcast_to(found.step_time_s, (count,))
+
+
+def part(problem: Problem, level: int, first: int, last: int, told: Progress | None = None) -> Found:
+    """Search what lies behind the prefixes ``first`` to ``last`` of a level.
+
+    An interrupt ends it early with what has been found, marked incomplete.
+    """
+    pruner = Pruner(problem)
+    total = (last - first) * pruner.behind[level]
+    found, counts = Found(), dict[str, int]()
+    try:
+        for ids in chunks(pruner, level, first, last, counts):
+            found = merged(found, evaluated(problem, ids, found.front), problem)
+            if told is not None:
+                told(found.done + sum(counts.values()), total)
+    except KeyboardInterrupt:
+        found = replace(found, complete=False)
+    holes = problem.space.holes
+    pruned = Found(
+        rejected=tuple((name, count) for name, count in counts.items() if name not in holes),
+        done=sum(counts.values()),
+    )
+    return merged(found, pruned, problem)
