@@ -112,8 +112,9 @@ class Control:
         os._exit(1)
 
     def dismiss(self) -> None:
-        """Send the other ranks home: rank 0 says why."""
+        """Send the other ranks home, without a fault of theirs: rank 0 says why it ends."""
         if self._watch is not None:
+            self._ended.set()
             with suppress(RuntimeError):
                 self.store.set("verdict", "")
                 time.sleep(2.0 * BEAT_S)  # the launcher takes the store away when this process ends
@@ -148,7 +149,7 @@ class Control:
                 continue
             overdue = time.monotonic() - self._deadline
             if verdict_is_out:
-                os._exit(1)
+                os._exit(1 if self._line.get("verdict") else 0)
             if self.place.rank == 0:
                 if caught is not None or troubled or overdue > 0.0:
                     self._judge(count, caught is not None and caught.si_signo == signal.SIGINT)
