@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from dscalc.answers.fit import fit
 from dscalc.calibrate.rows import load_rows
 
 PAYLOAD = 1448.0 / 1514.0  # TCP segment with time stamps over its Ethernet frame, as tbf counts it
@@ -71,6 +72,12 @@ def bandwidth(path: str, rate_mbit: str, socket_rate: str) -> bool:
         good &= say(ok, words + ("" if judged else "; one way after the other would be half"))
         wrong = sum(row.get("wrong") or 0 for row in rows)
         good &= wrong == 0 or say(False, f"{op}: {wrong} wrong results")
+    for each in fit(path).profiled.fits:
+        op = each["op"].replace("-", "_")
+        if op in SATURATING:
+            found = each["pieces"][-1]["bandwidth_bytes_per_s"] * bus_factor(op, each["ranks"])
+            off = found / expected - 1.0
+            good &= say(abs(off) <= WITHIN, f"{op} as dscalc fit has it: {found / 1e6:.2f} MB/s, {off:+.1%}")
     return good & say(len(by_op) == 6, f"{len(by_op)} operations measured")
 
 
