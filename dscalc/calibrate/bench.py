@@ -36,6 +36,7 @@ from dscalc.records import Array
 
 Progress = Callable[[int, int, str, float], None]
 Say = Callable[[str], None]
+LONGEST_MESSAGE = 900  # characters of a note
 LOW, HIGH = 10.0, 90.0  # percentiles of a row's spread
 
 
@@ -252,7 +253,7 @@ def _count(rows: Iterable[Row]) -> int:
 
 
 def _plain(text: str) -> str:
-    return "".join(c if c.isprintable() else " " for c in text)[:1000]
+    return "".join(c if c.isprintable() else " " for c in text)[:LONGEST_MESSAGE]
 
 
 def _gather(control: Control, number: int, own: Mapping[str, Any], world: World, item: Item) -> dict[int, Any]:
