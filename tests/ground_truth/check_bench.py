@@ -81,6 +81,22 @@ def bandwidth(path: str, rate_mbit: str, socket_rate: str) -> bool:
     return good & say(len(by_op) == 6, f"{len(by_op)} operations measured")
 
 
+def groups(path: str, rate_mbit: str) -> bool:
+    """An all-reduce of one rank a host has the link for itself; two such groups at once have half of it each."""
+    expected = float(rate_mbit) * 1e6 / 8.0 * PAYLOAD
+    rows = [row for row in rows_of(path, "collective") if row["op"] == "all_reduce"]
+    scopes = {row["scope"] for row in rows}
+    good = say(scopes == {"node", "one_a_node", "all", "one_a_node_each"}, f"places: {', '.join(sorted(scopes))}")
+    for scope, share, at_once in (("one_a_node", 1.0, 1), ("one_a_node_each", 0.5, 2)):
+        sizes = sorted((row for row in rows if row["scope"] == scope), key=lambda row: row["size_bytes"])[-LARGEST:]
+        found = statistics.median(row["size_bytes"] / row["time_s"] for row in sizes)  # two ranks: as busbw
+        good &= say({row["groups"] for row in sizes} == {at_once}, f"{scope}: {at_once} at once")
+        off = found / (share * expected) - 1.0
+        words = f"{scope}: {found / 1e6:.2f} MB/s, {off:+.1%} of {share * expected / 1e6:.2f}"
+        good &= say(abs(off) <= WITHIN, words)
+    return good
+
+
 def latency(path: str, socket_latency: str, only_show: str = "") -> bool:
     """One way of the smallest message between two nodes against the socket's.
 
@@ -122,7 +138,14 @@ def kept(path: str, least: str) -> bool:
     return good & say(len(failures) == 1, f"said in the rows: {[row['message'] for row in failures]}")
 
 
-CHECKS = {"bandwidth": bandwidth, "latency": latency, "slow-node": slow_node, "equal": equal, "kept": kept}
+CHECKS = {
+    "bandwidth": bandwidth,
+    "groups": groups,
+    "latency": latency,
+    "slow-node": slow_node,
+    "equal": equal,
+    "kept": kept,
+}
 
 if __name__ == "__main__":
     sys.exit(0 if CHECKS[sys.argv[1]](*sys.argv[2:]) else 1)
