@@ -30,7 +30,7 @@ def sections(out: Screen, answer: Profiled, *, explain: bool = False) -> None:
     """
     _fits(out, answer, explain)
     _charts(out, answer, explain)
-    _compute(out, answer)
+    sustained(out, answer)
     _compared(out, answer)
     _steps(out, answer)
     if answer.profile_path:
@@ -87,7 +87,8 @@ def _charts(out: Screen, answer: Profiled, explain: bool) -> None:
         out.say(f"{len(drawn) - len(shown)} more with --explain, or all in a file with --plot.", QUIET)
 
 
-def _compute(out: Screen, answer: Profiled) -> None:
+def sustained(out: Screen, answer: Profiled) -> None:
+    """Add what one GPU sustains."""
     rows: list[tuple[Cell, ...]] = []
     for each in answer.compute:
         if each["kind"] == "gemm":
