@@ -176,11 +176,11 @@ def _headline(out: Screen, answer: SweepAnswer) -> None:
         )
     else:
         out.say("Nothing fits.", BAD)
-    rate = format_count(answer.layouts_per_s)
     out.say(
-        f"{format_count(answer.candidates)} candidates in {format_time(answer.elapsed_s)} ({rate} a second): "
-        f"{format_count(answer.evaluated)} legal ones were worked out, {format_count(answer.feasible)} fit."
+        f"Of {format_count(answer.candidates)} candidates {format_count(answer.evaluated)} were legal and had their "
+        f"memory worked out; {format_count(answer.feasible)} fit and were timed."
     )
+    out.say(f"Took {format_time(answer.elapsed_s)}, {format_count(answer.layouts_per_s)} candidates a second.", QUIET)
     if not answer.complete:
         out.say("Interrupted: the best so far.", BAD)
 
