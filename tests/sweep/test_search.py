@@ -72,7 +72,8 @@ def test_an_interrupt_keeps_the_best_so_far(whole: list[Found]) -> None:
     found = search(problems(chunk_rows=512), progress=stop, every_s=0.0)
     assert not any(f.complete for f in found)
     assert 0 < found[0].feasible < whole[0].feasible
-    assert len(found[0].top) and found[0].top.step_time_s[0] >= whole[0].top.step_time_s[0]
+    assert len(found[0].top)
+    assert found[0].top.step_time_s[0] >= whole[0].top.step_time_s[0]
 
 
 def test_parts_add_up(whole: list[Found]) -> None:
@@ -125,7 +126,5 @@ def test_ranking_by_definition(columns: tuple[Any, Any], count: int) -> None:
     edge = front(kept)
     assert sorted(zip(edge.step_time_s, edge.total_bytes, edge.ids, strict=True)) == sorted(first.values())
     assert beaten(kept, edge).all()
-    assert np.array_equal(
-        front_of([seconds, memory_]),
-        [any((s, m) == row[:2] for row in unbeaten) for s, m in zip(*columns, strict=True)],
-    )
+    on_front = [any((s, m) == row[:2] for row in unbeaten) for s, m in zip(*columns, strict=True)]
+    assert np.array_equal(front_of([seconds, memory_]), on_front)
