@@ -31,6 +31,7 @@ def command(**params: Any) -> None:
     given, output = collect(params, table=TABLE)
     from dscalc.report.export import refuse_target, write_file
     from dscalc.report.sweep import parquet, refuse_parquet, render
+    from dscalc.report.sweep_files import refuse_files, write_files
 
     path, force = output.get("output"), output.get("force", False)
     in_parquet = output.get("format") == "parquet" or ("format" not in output and str(path).endswith(".parquet"))
@@ -38,6 +39,7 @@ def command(**params: Any) -> None:
         refuse_parquet(path)
     if path not in (None, "-"):
         refuse_target(path, force=force)
+    refuse_files(output)
     from dscalc.answers.sweep import answer
 
     with watched() as progress:
@@ -51,6 +53,7 @@ def command(**params: Any) -> None:
             ),
             output,
         )
+    write_files(found, output)
     if not found.complete:
         click.get_current_context().exit(INTERRUPTED)
     if output.get("check") and not found.rows:

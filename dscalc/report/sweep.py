@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from dscalc.answers.sweep_notes import command_words
@@ -11,6 +10,8 @@ from dscalc.errors import InputError
 from dscalc.report.export import to_csv, to_json, to_markdown
 from dscalc.report.screen import BAD, GOOD, QUIET, STRONG, Cell, Scale, Screen, Span
 from dscalc.report.step import scale_of
+from dscalc.report.sweep_charts import charts
+from dscalc.report.sweep_words import LEVER_WORDS, LIMIT_WORDS, about, ceiling_words
 from dscalc.units import format_bytes, format_count, format_energy, format_time
 
 if TYPE_CHECKING:
@@ -20,25 +21,8 @@ if TYPE_CHECKING:
 
 MOST_TABLES = 2  # numbers of GPUs of which all layouts are shown; of more, only the best one's
 REASONS = 6  # of rejections shown
-DIGITS = 2  # of a number of GPUs that was not searched
 NO_PARQUET = "parquet needs pyarrow; pip install 'dscalc[parquet]'"
 SECONDS = Scale(1.0, "s")
-LIMIT_WORDS = {
-    "memory_floor": "fits from",
-    "ratio_one": "communication = computing",
-    "marginal_gain": "marginal GPU",
-    "throughput_peak": "throughput peak",
-    "latency": "latency",
-    "critical_batch": "critical batch",
-    "sequences": "sequences",
-}
-LEVER_WORDS = {
-    "bandwidth_bytes_per_s": ("twice the bandwidth", 2.0),
-    "tokens_per_rank": ("twice the batch", 2.0),
-    "gradient_bytes": ("half the bytes of a gradient", 0.5),
-    "effective_flop_per_s": ("GPUs twice as fast", 2.0),
-    "latency_s": ("half the latency", 0.5),
-}
 
 
 def render(
@@ -96,30 +80,6 @@ def parquet(answer: SweepAnswer) -> bytes:
     return file.getvalue()
 
 
-def about(gpus: float | None) -> str:
-    """A number of GPUs to two digits."""
-    if gpus is None:
-        return ""
-    unit = 10 ** max(0, math.floor(math.log10(gpus)) + 1 - DIGITS)
-    return f"{max(1, round(gpus / unit) * unit):,}"
-
-
-def ceiling_words(answer: SweepAnswer, setup: str) -> str:
-    """Where scaling stops on a machine, in one sentence."""
-    found = answer.ceilings[setup]
-    last = max((p.gpus for p in found.points if p.searched), default=0)
-    if not found.points:
-        return "Nothing fits, so there is nothing to scale."
-    if found.gpus is None or found.binding_limit is None:
-        return f"No limit was reached up to {max(p.gpus for p in found.points):,} GPUs."
-    high = about(found.high_gpus) if found.high_gpus is not None else "more than was looked at"
-    beyond = f"; beyond the {last:,} searched" if found.beyond else ""
-    reason = found.limits[found.binding_limit].reason
-    if found.low_gpus == found.high_gpus:
-        return f"{found.gpus:,.0f} GPUs{beyond}: {reason}."
-    return f"About {about(found.gpus)} GPUs, between {about(found.low_gpus)} and {high}{beyond}: {reason}."
-
-
 def line(answer: SweepAnswer) -> str:
     """The answer in one line."""
     best = answer.best
@@ -142,6 +102,7 @@ def screen(answer: SweepAnswer, *, explain: bool = False, colour: bool | None = 
         points = [p for p in answer.curve if p.setup == setup.name]
         _curve(out, answer, points, name)
         _ceiling(out, answer, setup.name, name, explain, whole=explain or len(answer.setups) == 1)
+    charts(out, answer)
     _budgets(out, answer)
     for setup in answer.setups:
         name = f" on {setup.name}" if len(answer.setups) > 1 else ""

@@ -48,6 +48,8 @@ OWN: tuple[Option, ...] = (
     _own("checkpoint_interval", "time", "Time between checkpoints; default: the best by Daly.", metavar="TIME"),
     _own("checkpoint_time", "time", "Time that training stands still to save a checkpoint [60s].", metavar="TIME"),
     _own("restart_time", "time", "Time from a failure until training goes on [10min].", metavar="TIME"),
+    _own("plot", "path", "Also draw the curves, as .svg or .png (needs matplotlib).", "output", metavar="FILE"),
+    _own("report", "path", "Also write a page to pass on: one .html file.", "output", metavar="FILE"),
 )
 
 
