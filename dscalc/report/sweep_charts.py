@@ -108,7 +108,7 @@ def breakdown(out: Screen, figure: Figure) -> None:
     """What the GPUs' time goes for: bars as long as what a billion tokens take."""
     bars = figure.bars
     many = len({b.setup for b in bars}) > 1
-    out.head("Where the GPUs' time goes", "GPU-hours for a billion tokens; a longer bar costs more")
+    out.head("Where the GPUs' time goes", "GPU-hours for a billion tokens")
     longest = max(b.total for b in bars)
     names = {b: f"{b.gpus:,}" for b in bars}
     left = max(len(name) for name in names.values())
