@@ -137,11 +137,11 @@ def _headline(out: Screen, answer: SweepAnswer) -> None:
         )
     else:
         out.say("Nothing fits.", BAD)
-    rate = format_count(answer.layouts_per_s)
     out.say(
-        f"{format_count(answer.candidates)} candidates in {format_time(answer.elapsed_s)} ({rate} a second): "
-        f"{format_count(answer.evaluated)} legal ones were worked out, {format_count(answer.feasible)} fit."
+        f"Of {format_count(answer.candidates)} candidates {format_count(answer.evaluated)} had their memory worked "
+        f"out; {format_count(answer.feasible)} fit and were timed."
     )
+    out.say(f"Took {format_time(answer.elapsed_s)}, {format_count(answer.layouts_per_s)} candidates a second.", QUIET)
     if not answer.complete:
         out.say("Interrupted: the best so far.", BAD)
 
@@ -161,8 +161,7 @@ _CURVE = (
 
 def _curve(out: Screen, answer: SweepAnswer, points: list[CurvePoint], name: str) -> None:
     weak = answer.given.get("scaling") == "weak"
-    note = "weak: the batch grows with the GPUs" if weak else "strong: the batch stays"
-    out.head(f"Scaling{name}", f"{note}; per GPU against the smallest number")
+    out.head(f"Scaling{name}", "the batch grows with the GPUs" if weak else "the batch stays")
     scale = scale_of(min((p.row.step_time_s for p in points if p.row), default=1.0))
     (gpus, how), _, *rest = _CURVE
     out.table([(gpus, how), (f"step {scale.unit}", "right"), *rest], [_point(p, scale) for p in points])
@@ -228,6 +227,9 @@ def _closed_words(closed: ClosedForm) -> str:
 
 
 EXPLAINED = (
+    "per GPU: tokens/s of a GPU over those at the smallest number; comm.: share of the step in which communication "
+    "is exposed; free: memory that is left; mb: micro-batch; SP: sequence parallelism.",
+    "* unbeaten: no other layout is as good in step time, memory, GPUs and cost, and better in one.",
     "A limit is read off the curve between its points, by power laws; beyond the largest number of GPUs searched the "
     "layouts go on with more data-parallel ranks. The range comes from the error of the prediction, put on the rate of "
     "computing and on that of the network in turn: moves add as squares.",
@@ -301,7 +303,7 @@ def _layouts(out: Screen, answer: SweepAnswer, setup: str, name: str) -> None:
         best = answer.best
         points = [best if best in points and best is not None else points[-1]]
     for point in points:
-        out.head(f"Best layouts on {point.gpus:,} GPUs{name}", "* nothing beats it in time, memory, GPUs and cost")
+        out.head(f"Best layouts on {point.gpus:,} GPUs{name}", "* unbeaten")
         rows = [r for r in answer.rows if r.setup == setup and r.gpus == point.gpus and r.rank]
         scale = scale_of(rows[0].step_time_s)
         (rank, how), _, *rest = _BEST
