@@ -16,7 +16,6 @@ from dscalc.report.sweep_figure import (
     Figure,
     Front,
     ceiling_range,
-    figure_of,
     linear_ticks,
     log_ticks,
     spread_out,
@@ -24,7 +23,7 @@ from dscalc.report.sweep_figure import (
 from dscalc.units import GB, format_count, format_time
 
 if TYPE_CHECKING:
-    from dscalc.answers.sweep import SweepAnswer
+    pass
 
 WIDEST = 110  # columns of a chart
 LOW, HIGH = 13, 17  # rows of a chart on a narrow and on a wide screen
@@ -34,19 +33,24 @@ ROOM = 1.05  # an axis ends a little beyond its data
 STEEP = 3.0  # values that spread wider are laid out by their logarithm
 
 
-def charts(out: Screen, answer: SweepAnswer) -> None:
-    """Add the pictures to a screen: those of which there is something to see."""
-    draw(out, figure_of(answer), glyphs())
+def curve_chart(out: Screen, drawn: Figure, letters: Glyphs | None = None) -> None:
+    """Add the scaling curve to a screen, where there is more than one point.
+
+    Args:
+        out: the screen.
+        drawn: what to draw.
+        letters: to draw with; None: those that the terminal has.
+    """
+    if any(len(curve.marks) > 1 for curve in drawn.curves):
+        scaling(out, drawn.curves, letters or glyphs())
 
 
-def draw(out: Screen, figure: Figure, letters: Glyphs) -> None:
-    """The same from what to draw and the letters to draw with."""
-    if any(len(curve.marks) > 1 for curve in figure.curves):
-        scaling(out, figure.curves, letters)
-    if figure.bars:
-        breakdown(out, figure)
-    if figure.front is not None and len(figure.front.dots) > 1:
-        pareto(out, figure.front, letters)
+def layout_charts(out: Screen, drawn: Figure, letters: Glyphs | None = None) -> None:
+    """Add what the time goes for, and step time against free memory, where there is something to see."""
+    if drawn.bars:
+        breakdown(out, drawn)
+    if drawn.front is not None and len(drawn.front.dots) > 1:
+        pareto(out, drawn.front, letters or glyphs())
 
 
 def _size(out: Screen) -> tuple[int, int]:

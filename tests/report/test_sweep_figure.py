@@ -11,7 +11,7 @@ from dscalc.answers.sweep import SweepAnswer
 from dscalc.answers.sweep_detail import in_full, paying, typed
 from dscalc.report.chart import ASCII, UNICODE, Glyphs
 from dscalc.report.screen import Screen
-from dscalc.report.sweep_charts import draw
+from dscalc.report.sweep_charts import curve_chart, layout_charts
 from dscalc.report.sweep_figure import SLOW, figure_of, linear_ticks, log_ticks
 from tests.golden.test_screens import compare
 
@@ -83,7 +83,8 @@ def test_nothing_fits_draws_nothing(nothing: SweepAnswer) -> None:
     figure = figure_of(nothing)
     assert (figure.curves, figure.bars, figure.front) == ((), (), None)
     out = Screen(width=80, colour=False)
-    draw(out, figure, UNICODE)
+    curve_chart(out, figure, UNICODE)
+    layout_charts(out, figure, UNICODE)
     assert out.lines == []
 
 
@@ -129,7 +130,8 @@ def test_pictures_on_a_terminal(answer: SweepAnswer, plain: SweepAnswer, width: 
     name = "ascii" if letters is ASCII else "unicode"
     for which, found in (("two", answer), ("one", plain)):
         out = Screen(width=width, colour=False)
-        draw(out, figure_of(found), letters)
+        curve_chart(out, figure_of(found), letters)
+        layout_charts(out, figure_of(found), letters)
         words = out.text()
         assert all(len(line) <= width and line == line.rstrip() for line in words.splitlines())
         assert words.isascii() == (letters is ASCII)
@@ -144,7 +146,8 @@ def test_colour_only_adds_colour(plain: SweepAnswer, monkeypatch: pytest.MonkeyP
     texts = []
     for colour in (False, True):
         out = Screen(width=100, colour=colour)
-        draw(out, figure_of(plain), UNICODE)
+        curve_chart(out, figure_of(plain), UNICODE)
+        layout_charts(out, figure_of(plain), UNICODE)
         texts.append(out.text())
     assert "\x1b[" in texts[1]
     assert re.sub(r"\x1b\[[0-9;]*m", "", texts[1]) == texts[0]
