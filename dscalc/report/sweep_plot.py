@@ -21,7 +21,7 @@ INK = (
     "#b5558c",
     "#7a6a00",
     "#4a5568",
-)  # [Okabe2008], told apart by who sees few colours
+)  # apart for most who see few colours
 SHAPES = ("o", "s", "^", "D", "v", "*")
 PARTS = {
     "compute": "#0f8f6a",
