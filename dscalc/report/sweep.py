@@ -187,7 +187,7 @@ def _point(point: CurvePoint, scale: Scale, *, chosen: bool) -> tuple[Cell, ...]
         f"{point.efficiency:.0%}",
         f"{row.mfu:.1%}",
         "" if row.headroom_bytes is None else format_bytes(row.headroom_bytes),
-        f"{layout_words(row.layout)}, mb {row.layout.micro_batch}{again}",
+        f"{layout_words(row.layout)}, mb\u00a0{row.layout.micro_batch}{again}",
         f"{row.exposed_share:.1%}",
         f"{row.bubble_share:.1%}",
     )
