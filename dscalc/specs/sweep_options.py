@@ -62,6 +62,7 @@ def _table() -> dict[str, Option]:
     for name in ("gpus", *MACHINES, *DEGREES, *CHOICES):
         found[name] = replace(found[name], many=True)
     found["format"] = replace(found["format"], choices=OUTPUTS)
+    found["force"] = replace(found["force"], help="Replace existing files of --output, --plot and --report.")
     own = {option.name: option for option in OWN}
     shared = {name: replace(OPTIONS[name], group="sweep", uses="time") for name in OF_BATCH}
     return found | own | shared
