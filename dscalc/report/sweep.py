@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 MOST_TABLES = 2  # numbers of GPUs of which all layouts are shown; of more, only the best one's
 REASONS = 6  # of rejections shown
+WAITS = 4  # place of the column that only --jitter brings
 NO_PARQUET = "parquet needs pyarrow; pip install 'dscalc[parquet]'"
 SECONDS = Scale(1.0, "s")
 
@@ -165,7 +166,16 @@ def _curve(out: Screen, answer: SweepAnswer, points: list[CurvePoint], name: str
     out.head(f"Scaling{name}", f"{note}; per GPU against the smallest number")
     scale = scale_of(min((p.row.step_time_s for p in points if p.row), default=1.0))
     (gpus, how), _, *rest = _CURVE
-    out.table([(gpus, how), (f"step {scale.unit}", "right"), *rest], [_point(p, scale) for p in points])
+    columns, rows = [(gpus, how), (f"step {scale.unit}", "right"), *rest], [_point(p, scale) for p in points]
+    if any(p.row is not None and p.row.straggler_s for p in points):
+        columns.insert(WAITS, ("waits", "right"))
+        rows = [(*r[:WAITS], _waits(p), *r[WAITS:]) for p, r in zip(points, rows, strict=True)]
+    out.table(columns, rows)
+
+
+def _waits(point: CurvePoint) -> str:
+    """Share of the step in which GPUs wait for the slowest."""
+    return "" if point.row is None else f"{point.row.straggler_s / point.row.step_time_s:.1%}"
 
 
 def _point(point: CurvePoint, scale: Scale) -> tuple[Cell, ...]:

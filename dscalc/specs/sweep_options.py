@@ -61,6 +61,7 @@ def _table() -> dict[str, Option]:
     }
     for name in ("gpus", *MACHINES, *DEGREES, *CHOICES):
         found[name] = replace(found[name], many=True)
+    found["jitter"] = replace(OPTIONS["jitter"], uses="time")
     found["format"] = replace(found["format"], choices=OUTPUTS)
     own = {option.name: option for option in OWN}
     shared = {name: replace(OPTIONS[name], group="sweep", uses="time") for name in OF_BATCH}
