@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 MOST_TABLES = 2  # numbers of GPUs of which all layouts are shown; of more, only the best one's
 REASONS = 6  # of rejections shown
+WAITS = 4  # place of the column that only --jitter brings
 NO_PARQUET = "parquet needs pyarrow; pip install 'dscalc[parquet]'"
 SECONDS = Scale(1.0, "s")
 
@@ -172,7 +173,16 @@ def _curve(out: Screen, answer: SweepAnswer, points: list[CurvePoint], name: str
     (gpus, how), _, *rest = _CURVE
     best = answer.best
     cells = [_point(p, scale, chosen=p is best) for p in points]
-    out.table([(gpus, how), (f"step {scale.unit}", "right"), *rest], cells)
+    columns = [(gpus, how), (f"step {scale.unit}", "right"), *rest]
+    if any(row.straggler_s for row in rows):
+        columns.insert(WAITS, ("waits", "right"))
+        cells = [(*r[:WAITS], _waits(p), *r[WAITS:]) for p, r in zip(points, cells, strict=True)]
+    out.table(columns, cells)
+
+
+def _waits(point: CurvePoint) -> str:
+    """Share of the step in which GPUs wait for the slowest."""
+    return "" if point.row is None else f"{point.row.straggler_s / point.row.step_time_s:.1%}"
 
 
 def _point(point: CurvePoint, scale: Scale, *, chosen: bool) -> tuple[Cell, ...]:

@@ -61,6 +61,7 @@ def _table() -> dict[str, Option]:
     }
     for name in ("gpus", *MACHINES, *DEGREES, *CHOICES):
         found[name] = replace(found[name], many=True)
+    found["jitter"] = replace(OPTIONS["jitter"], uses="time")
     found["format"] = replace(found["format"], choices=OUTPUTS)
     found["force"] = replace(found["force"], help="Replace existing files of --output, --plot and --report.")
     own = {option.name: option for option in OWN}
