@@ -245,7 +245,11 @@ def answer(
         measured_s=measured_s,
         explanations=(),
         verdict="",
-        assumptions=(*case.assumptions, *rate_assumptions((*notes, bar), inputs.network), *_jitter(inputs.jitter)),
+        assumptions=(
+            *case.assumptions,
+            *rate_assumptions((*notes, bar), inputs.network),
+            *jitter_assumption(inputs.jitter),
+        ),
         warnings=(),
     )
     if measured_s is not None:
@@ -317,7 +321,7 @@ def rate_assumptions(notes: tuple[Noted, ...], network: Lowered) -> list[Assumpt
     return found
 
 
-def _jitter(jitter: float) -> list[Assumption]:
+def jitter_assumption(jitter: float) -> list[Assumption]:
     """How a spread between GPUs is read."""
     if not jitter:
         return []

@@ -11,7 +11,7 @@ import numpy as np
 
 from dscalc.answers.envelope import Assumption, Warning
 from dscalc.answers.memory import answer as memory_answer
-from dscalc.answers.step import rate_assumptions
+from dscalc.answers.step import jitter_assumption, rate_assumptions
 from dscalc.answers.sweep_budget import budget_assumptions, budget_warnings
 from dscalc.answers.sweep_rows import Row, layout_words, rows_of
 from dscalc.answers.sweep_setup import Setup, base_words, default_batch
@@ -112,6 +112,7 @@ def assumptions_of(setups: Sequence[Setup], given: Mapping[str, Any]) -> tuple[A
         seq = setups[0].spec.seq_len
         source = "a step of 4 Mi tokens, as [Touvron2023] trained with; give --global-batch"
         listed.append(Assumption("global_batch", default_batch(seq), "sequences", "default", source))
+    listed += jitter_assumption(setups[0].machine.jitter_fraction)
     if "tokens" in given:
         listed += budget_assumptions(tuple(setups), given)
     return tuple(listed)

@@ -18,7 +18,7 @@ OF_BATCH = ("tokens", "noise_scale", "batch_law", "train_loss")  # how long a tr
 OUTPUTS = (*FORMATS, "parquet")
 OBJECTIVES = ("time", "cost", "headroom", "gpus")
 SCALINGS = ("strong", "weak")
-MOST_TOP, MOST_JOBS = 10_000, 256
+MOST_TOP, MOST_JOBS = 1000, 256
 
 
 def _own(name: str, kind: str, text: str, group: str = "sweep", **more: object) -> Option:
@@ -61,7 +61,9 @@ def _table() -> dict[str, Option]:
     }
     for name in ("gpus", *MACHINES, *DEGREES, *CHOICES):
         found[name] = replace(found[name], many=True)
+    found["jitter"] = replace(OPTIONS["jitter"], uses="time")
     found["format"] = replace(found["format"], choices=OUTPUTS)
+    found["force"] = replace(found["force"], help="Replace existing files of --output, --plot and --report.")
     own = {option.name: option for option in OWN}
     shared = {name: replace(OPTIONS[name], group="sweep", uses="time") for name in OF_BATCH}
     return found | own | shared
