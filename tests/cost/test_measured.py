@@ -141,3 +141,15 @@ def test_the_error_of_a_tier_reaches_what_the_model_says() -> None:
     assert times[1] == seconds(network(), 2.0**33, 64.0, 8.0, "all-gather")[0]
     assert times[2] / times[1] == pytest.approx(np.exp(0.1), rel=0.01)  # bytes alone at such a size
     assert times[1] / times[0] == pytest.approx(np.exp(0.1), rel=0.01)
+
+
+def test_a_column_may_hold_groups_of_one_and_empty_messages() -> None:
+    """Layouts without an axis have groups of one in the same column; nothing of them may disturb the others."""
+    net = measured(curve(), curve(8.0, 1.0))
+    group, domains = np.array([1.0, 16.0, 1.0, 8.0, 16.0]), np.array([1.0, 2.0, 1.0, 1.0, 2.0])
+    size = np.array([1e6, 1e6, 0.0, 0.0, 0.0])
+    found = collective("all-reduce", size, group, group / domains, domains, net)
+    assert np.isfinite(found.time_s).all()
+    assert (found.time_s[group == 1.0] == 0.0).all()
+    assert (found.curve[group == 1.0] == -1).all()
+    assert found.time_s[1] == seconds(net, 1e6)[0]
