@@ -105,7 +105,7 @@ def curve_record(fit: Fit) -> dict[str, Any]:
         "kind": "measured",
         "source": series.source,
         "n": series.cells,
-        "groups_at_once": series.key.groups > 1,
+        "groups": series.key.groups,
         "pieces": pieces,
     }
 
