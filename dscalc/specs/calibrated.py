@@ -59,15 +59,13 @@ def calibrated(
     if matmul is not None:
         fraction, stderr = _share_of_matmul(gpu, half, matmul, float(engine.gemm_fraction[0]))
         changes.append(("gemm_fraction", matmul, fraction, fraction / (1.0 + NORMAL_80 * stderr)))
-    for name in ("memory_fraction", "matmul_ramp"):
-        record: Quantity | None = getattr(sustained, name)
-        if record is not None:
-            bar = NORMAL_80 * (record.base_stderr or 0.0)
-            worse = record.base - bar if name == "memory_fraction" else record.base + bar
-            changes.append((name, record, record.base, max(worse, 0.1 * record.base)))
+    copied = sustained.memory_fraction
+    if copied is not None:
+        worse = copied.base - NORMAL_80 * (copied.base_stderr or 0.0)
+        changes.append(("memory_fraction", copied, copied.base, max(worse, 0.1 * copied.base)))
     if sustained.stack is None or sustained.stack == stack:
         for name in ("compute_factor", "attention_factor", "host_factor", "communication_factor"):
-            record = getattr(sustained, name)
+            record: Quantity | None = getattr(sustained, name)
             if record is not None:
                 changes.append((name, record, record.base, record.base + NORMAL_80 * (record.base_stderr or 0.0)))
     values = {name: value for name, _, value, _ in changes}
@@ -75,7 +73,7 @@ def calibrated(
         Noted(
             f"{gpu.id}/{name}",
             value,
-            "fraction" if name.endswith("fraction") else "times" if name.endswith("factor") else "rows",
+            "fraction" if name.endswith("fraction") else "times",
             record.kind,
             f"{record.source}, measured on this cluster",
             (record.stderr or 0.0) / record.value if record.value else None,
@@ -117,5 +115,5 @@ def _changed(
             flash_fraction=engine.flash_fraction / attending,
         ),
         replace(table, flash_fraction=table.flash_fraction / attending, **columns),
-        replace(constants, gemm_ramp=values.get("matmul_ramp", constants.gemm_ramp)),
+        constants,
     )
