@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dscalc.records import Engine, PaceConstants, PaceTable
+from dscalc.records import Engine, PaceTable
 from dscalc.specs.hardware import GpuSpec
 from dscalc.specs.measured import NORMAL_80, Sustained
 from dscalc.specs.pace import HALF, Noted, generation_of, noted, row_of, shipped
@@ -22,21 +22,18 @@ class Calibrated(NamedTuple):
     """The numbers of a step after a calibration.
 
     Attributes:
-        engine, table, constants: the records.
+        engine, table: the records.
         notes: the numbers that changed, by name.
         slower: the records once more for each number, with it one 80 % half-width worse: what its error does.
     """
 
     engine: Engine
     table: PaceTable
-    constants: PaceConstants
     notes: tuple[Noted, ...]
-    slower: tuple[tuple[Engine, PaceTable, PaceConstants], ...]
+    slower: tuple[tuple[Engine, PaceTable], ...]
 
 
-def calibrated(
-    gpu: GpuSpec, sustained: Sustained, stack: str, engine: Engine, table: PaceTable, constants: PaceConstants
-) -> Calibrated:
+def calibrated(gpu: GpuSpec, sustained: Sustained, stack: str, engine: Engine, table: PaceTable) -> Calibrated:
     """What a calibration changes of a GPU's and a stack's numbers.
 
     A benchmark's matrix products run alone; those of a step share power and clocks with the rest. So a measured rate
@@ -48,7 +45,6 @@ def calibrated(
         stack: name of the stack; factors of another stack's steps do not count.
         engine: as it ships [FLOP/s, (1,)].
         table: as it ships [s, (codes,)].
-        constants: as they ship.
 
     Returns:
         The records, what changed, and what each number's error does.
@@ -81,11 +77,9 @@ def calibrated(
         for name, record, value, _ in changes
     )
     slower = tuple(
-        _changed(engine, table, constants, {**values, name: worse})
-        for name, _, value, worse in changes
-        if worse != value
+        _changed(engine, table, {**values, name: worse}) for name, _, value, worse in changes if worse != value
     )
-    return Calibrated(*_changed(engine, table, constants, values), notes, slower)
+    return Calibrated(*_changed(engine, table, values), notes, slower)
 
 
 def _share_of_matmul(gpu: GpuSpec, dtype: str, measured: Quantity, usual: float) -> tuple[float, float]:
@@ -96,9 +90,7 @@ def _share_of_matmul(gpu: GpuSpec, dtype: str, measured: Quantity, usual: float)
     return own, (measured.base_stderr or 0.0) / measured.base
 
 
-def _changed(
-    engine: Engine, table: PaceTable, constants: PaceConstants, values: Mapping[str, float]
-) -> tuple[Engine, PaceTable, PaceConstants]:
+def _changed(engine: Engine, table: PaceTable, values: Mapping[str, float]) -> tuple[Engine, PaceTable]:
     """The records with a calibration's numbers in them."""
     computing = values.get("compute_factor", 1.0)
     attending = computing * values.get("attention_factor", 1.0)
@@ -115,5 +107,4 @@ def _changed(
             flash_fraction=engine.flash_fraction / attending,
         ),
         replace(table, flash_fraction=table.flash_fraction / attending, **columns),
-        constants,
     )
