@@ -126,13 +126,14 @@ def with_faults(table: PaceTable, names: Sequence[str]) -> PaceTable:
     return table
 
 
-def _generation(gpu: GpuSpec) -> str:
+def generation(gpu: GpuSpec) -> str:
+    """Architecture by which attention kernels and gains of low precision are known."""
     first = gpu.arch.split()[0]
     return first if first in shipped()["generations"]["order"] else "other"
 
 
-def _of(rows: Data, generation: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = rows.get(generation) or rows["other"]
+def _of(rows: Data, kind: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = rows.get(kind) or rows["other"]
     return found
 
 
@@ -157,21 +158,21 @@ def engine(gpu: GpuSpec, precision: str, data: Data | None = None) -> tuple[Engi
     if gpu.memory_bandwidth_bytes_per_s is None:
         raise InputError(f"{gpu.id} states no memory bandwidth; give a --profile that does", where="--gpu")
     peak = gpu.peak_flop_per_s(half)
-    generation = _generation(gpu)
+    kind = generation(gpu)
     own = next((row for row in tables["gpu"].values() if gpu.id in row["ids"]), None)
     best = gpu.matmul_flop_per_s(half)
     if own is not None:
         fraction = _noted(f"{gpu.id}/gemm_fraction", own)
     elif best is not None:
-        share = _noted(f"{gpu.id}/gemm_fraction", _of(tables["matmul_share"], generation))
+        share = _noted(f"{gpu.id}/gemm_fraction", _of(tables["matmul_share"], kind))
         fraction = share._replace(
             value=share.value * best / peak, kind="assumed", source=f"{share.source}, of its best matmul"
         )
     else:
-        fraction = _noted(f"{gpu.id}/gemm_fraction", _of(tables["peak_share"], generation))
-    gain, nominal = _gain(gpu, precision, generation, peak, tables)
-    flash = _noted(f"{gpu.id}/flash_fraction", _of(tables["flash_fraction"], generation))
-    memory = _noted(f"{gpu.id}/memory_fraction", _of(tables["memory_fraction"], generation))
+        fraction = _noted(f"{gpu.id}/gemm_fraction", _of(tables["peak_share"], kind))
+    gain, nominal = _gain(gpu, precision, kind, peak, tables)
+    flash = _noted(f"{gpu.id}/flash_fraction", _of(tables["flash_fraction"], kind))
+    memory = _noted(f"{gpu.id}/memory_fraction", _of(tables["memory_fraction"], kind))
     order = tables["generations"]["order"]
 
     def one(value: float) -> Any:
@@ -185,12 +186,12 @@ def engine(gpu: GpuSpec, precision: str, data: Data | None = None) -> tuple[Engi
         flash_fraction=one(flash.value),
         memory_bytes_per_s=one(gpu.memory_bandwidth_bytes_per_s),
         memory_fraction=one(memory.value),
-        generation=np.asarray([order.index(generation)], dtype=np.intp),
+        generation=np.asarray([order.index(kind)], dtype=np.intp),
     )
     return record, (fraction, flash, memory, *((gain,) if gain.value != 1.0 else ()))
 
 
-def _gain(gpu: GpuSpec, precision: str, generation: str, peak: float, tables: Data) -> tuple[Noted, float]:
+def _gain(gpu: GpuSpec, precision: str, kind: str, peak: float, tables: Data) -> tuple[Noted, float]:
     """Speed of linear layers over 16 bits, and the peak that utilisation is measured against."""
     name = f"{gpu.id}/linear_gain"
     if precision in HALF:
@@ -206,7 +207,7 @@ def _gain(gpu: GpuSpec, precision: str, generation: str, peak: float, tables: Da
     if nominal is None:
         raise InputError(f"{gpu.id} has no {precision} rate; it has {', '.join(gpu.dtypes)}", where="--precision")
     rows = tables["low_gain"]
-    return _noted(name, rows.get(f"{precision} {generation}") or rows[f"{precision} other"]), nominal.base
+    return _noted(name, rows.get(f"{precision} {kind}") or rows[f"{precision} other"]), nominal.base
 
 
 def notes_of(stack: str) -> tuple[Noted, ...]:

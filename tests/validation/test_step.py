@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import tomllib
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,11 +15,14 @@ import pytest
 
 from dscalc.answers.validate_step import validate_steps
 from dscalc.errors import InputError
+from dscalc.records import Array
 from dscalc.report.validate_step import render
 from dscalc.specs.pace import faults, pace_table, shipped
-from dscalc.validation.fit_step import Fit, _settings, _tables, report, rewritten
+from dscalc.validation.fit_model import FitModel, centre, record_at, settings, tables, voters
+from dscalc.validation.fit_step import Fit, report
+from dscalc.validation.fit_write import rewritten
 from dscalc.validation.step import StepPrediction, StepValidation, batches, validate_step
-from dscalc.validation.step_rows import read_step_rows
+from dscalc.validation.step_rows import StepRow, read_step_rows
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "step-time.md"
 GRID = "ultrascale"
@@ -137,52 +142,92 @@ def test_rows_that_ship_are_those_of_the_shared_table(shared_data: Path, found: 
 
 
 # --- the fit ---
+def nothing_fitted(rows: tuple[StepRow, ...], log_values: Array, relative: Array) -> Fit:
+    """A fit that found some values and predicts every row as measured."""
+    seconds = np.asarray([row.measured_s for row in rows])
+    constants = settings().constants
+    everywhere = np.ones(len(rows), dtype=bool)
+    counts = tuple({"bloom": 3} for _ in constants)
+    asked = voters(rows)
+    return Fit(
+        constants, log_values, relative, asked, rows, everywhere, seconds, seconds, seconds, relative, counts, everywhere
+    )
+
+
 def test_every_constant_of_the_fit_is_a_record_that_says_so() -> None:
-    _, constants = _settings()
-    for constant in constants:
+    for constant in settings().constants:
         for path in constant.paths:
-            record = shipped()
-            for key in path.split("."):
-                record = record[key]
+            record = record_at(shipped(), path)
             assert record["kind"] == "fitted", path
-            assert {"value", "unit", "source", "stderr", "spread"} <= set(record), path
+            assert {"value", "unit", "source", "stderr", "spread", "rows"} <= set(record), path
+
+
+def test_every_number_that_says_it_is_fitted_is_in_the_fit() -> None:
+    known = {path for constant in settings().constants for path in constant.paths}
+
+    def walk(data: dict[str, object], path: str) -> Iterator[str]:
+        for name, value in data.items():
+            if isinstance(value, dict) and "kind" in value:
+                if value["kind"] == "fitted" and "stderr" in value:
+                    yield f"{path}{name}"
+            elif isinstance(value, dict):
+                yield from walk(value, f"{path}{name}.")
+
+    fitted = {p for p in walk(shipped(), "") if not p.startswith(("faults.", "matmul_share."))}
+    assert fitted <= known
 
 
 def test_a_fit_is_written_into_the_records_it_names() -> None:
     text = (Path(__file__).parents[2] / "dscalc" / "specs" / "pace.toml").read_text(encoding="utf-8")
-    import tomllib
-
-    _, constants = _settings()
-    values = np.log(np.arange(1.0, len(constants) + 1.0))
-    nothing = np.zeros(0)
-    fit = Fit(constants, values, np.full(len(values), 0.5), (), nothing > 0, nothing, nothing, nothing, values * 0.1)
-    data = tomllib.loads(rewritten(text, fit))
-    for number, constant in enumerate(constants, start=1):
+    constants = settings().constants
+    values = np.linspace(0.1, 0.9, len(constants))
+    rows, _ = read_step_rows()
+    data = tomllib.loads(rewritten(text, nothing_fitted(tuple(rows), np.log(values), np.full(len(values), 0.5))))
+    for number, constant in zip(values, constants, strict=True):
         for path in constant.paths:
-            record = data
-            for key in path.split("."):
-                record = record[key]
+            record = record_at(data, path)
             assert record["value"] == pytest.approx(number, rel=1e-3), path
             assert record["stderr"] == 0.5
+            assert record["rows"] == "bloom 3"
+
+
+def test_the_unknown_stack_is_the_median_of_the_numbers_that_measured_stacks_have() -> None:
+    rows, _ = read_step_rows()
+    asked = voters(rows)
+    table = shipped()["stack"]["generic"]
+    assert centre([4.0, 1.0, 2.0]) == 2.0
+    assert centre([1.0, 4.0]) == 2.0
+    for column in ("elementwise", "host_layer_s", "tp_exposed", "dp_exposed_sharded"):
+        values = [record_at(shipped(), path)["value"] for path in asked[column]]
+        assert table[column]["value"] == pytest.approx(float(np.exp(np.median(np.log(values)))), rel=2e-3)
+    without = voters([row for row in rows if row.row.source != GRID])
+    assert not any("nanotron" in path for paths in without.values() for path in paths if "elementwise" not in path)
 
 
 def test_a_stack_nobody_knows_is_the_generic_one() -> None:
-    _, constants = _settings()
-    values = np.log([c.prior for c in constants])
-    table = pace_table(_tables(constants, values, ["nanotron"]))
+    values = np.log([c.prior for c in settings().constants])
+    rows, _ = read_step_rows()
+    table = pace_table(tables(values, voters(rows), ["nanotron"]))
     first, second = (table.names.index(name) for name in ("nanotron", "generic"))
     assert table.elementwise[first] == table.elementwise[second]
+    assert table.host_layer_s[first] == table.host_layer_s[second]
+
+
+def test_many_trials_at_once_are_each_what_one_is() -> None:
+    rows, _ = read_step_rows()
+    few = rows[::40]
+    model, asked = FitModel(few), voters(few)
+    prior = np.log([c.prior for c in settings().constants])
+    trials = [tables(prior + 0.1 * np.eye(len(prior))[k], asked) for k in (0, 9, 20, 30)]
+    together = model.predict_many(trials)
+    for data, seconds in zip(trials, together, strict=True):
+        assert (model.predict(data) == seconds).all()
 
 
 def test_report_lists_constants_and_groups() -> None:
     rows, _ = read_step_rows()
-    few = tuple(rows[:30])
-    _, constants = _settings()
-    values = np.log([c.prior for c in constants])
-    seconds = np.asarray([row.measured_s for row in few])
-    text = report(
-        Fit(constants, values, values * 0, few, np.ones(30, dtype=bool), seconds, seconds, seconds, values * 0)
-    )
+    values = np.log([c.prior for c in settings().constants])
+    text = report(nothing_fitted(tuple(rows[:30]), values, values * 0))
     assert "constants.gemm_ramp" in text
     assert "mean of the group medians 0.0%" in text
 
