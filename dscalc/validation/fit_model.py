@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import tomllib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import lru_cache
@@ -16,7 +16,7 @@ import numpy as np
 from dscalc.cost.step import timed_step
 from dscalc.records import Array, Engine, Mask, PaceTable
 from dscalc.specs.pace import engine, generation, pace_constants, pace_table, shipped
-from dscalc.validation.step import Batch, batches
+from dscalc.validation.step import POOLED_UNDER, Batch, batches
 from dscalc.validation.step_rows import StepRow
 
 UNKNOWN = "generic"  # the stack that stands for one nobody has measured
@@ -76,26 +76,23 @@ def _place(stack: str, column: str, kind: str) -> str:
 
 
 def voters(rows: Sequence[StepRow]) -> dict[str, tuple[str, ...]]:
-    """What the unknown stack is the centre of: by column, the fitted numbers that the stacks of some rows have, each once.
+    """What the unknown stack is the centre of: by column, where the numbers stand that stand for one measured stack each.
 
-    The default counts whether fitted or not. Several stacks that share a number (eager kernels, say) have one voice: numbers come in classes, and how many
-    frameworks of a class were measured says nothing about the next one. An attention kernel is asked on the
-    generations it was measured on only.
+    A stack with ten rows or more has a voice where it has a fitted number of its own (or of the one that it is
+    ``like``); the default has one too, for all who share it. An attention kernel is asked on the GPU generations that it
+    was measured on.
     """
-    one_of = {path: constant.paths[0] for constant in settings().constants for path in constant.paths}
-    stacks = sorted({family(row.row.layout.stack) for row in rows} - {UNKNOWN})
-    on = sorted({(family(row.row.layout.stack), generation(row.gpu)) for row in rows})
-    asked: dict[str, list[str]] = defaultdict(list)
+    fitted = {path for constant in settings().constants for path in constant.paths}
+    stacks = Counter(family(row.row.layout.stack) for row in rows if row.row.layout.stack != UNKNOWN)
+    on = Counter((family(row.row.layout.stack), generation(row.gpu)) for row in rows)
+    asked: dict[str, list[str]] = {}
     for column in settings().centred:
-        if column != FLASH:
-            asked[column] = [_place(stack, column, "") for stack in stacks]
-    for stack, kind in on:
-        if FLASH in settings().centred and stack != UNKNOWN:
-            asked[f"{FLASH}.{kind}"].append(_place(stack, FLASH, kind))
-    return {
-        column: tuple(dict.fromkeys(one_of.get(p, p) for p in paths if p in one_of or not p.startswith("stack.")))
-        for column, paths in asked.items()
-    }
+        for kind in sorted({kind for _, kind in on}) if column == FLASH else ("",):
+            heard = [s for s in sorted(stacks) if (on[s, kind] if kind else stacks[s]) >= POOLED_UNDER]
+            own = [path for path in (_place(s, column, kind) for s in heard) if path in fitted]
+            default = _place("", column, kind)
+            asked[f"{column}.{kind}" if kind else column] = [default, *(p for p in own if p.startswith("stack."))]
+    return {column: tuple(paths) for column, paths in asked.items()}
 
 
 def centre(values: Sequence[float]) -> float:
