@@ -81,7 +81,7 @@ SPECS: dict[str, LeafSpec] = {
         _spec("pipeline/bubble", "pipeline time less m times its slowest stage", "[Narayanan2021] section 2.2"),
         _spec(
             "communication/dp",
-            "x_dp (gradients and weights), at least what outlasts one micro-batch, and skew per doubling of nodes",
+            "x_dp (gradients and weights), at least what outlasts a micro-batch a stage, and skew per doubling of nodes",
             "[Rajbhandari2020] section 7",
         ),
         _spec("optimizer/update", "30 bytes * owned parameters / (e_m HBM)", f"[PyTorch]; {FITTED}"),
@@ -230,8 +230,8 @@ def timed_step(
     replicas = (derived.dp_cp > 1.0) & (sent.dp_s > 0.0)
     skew = np.where(replicas, constants.dp_skew_s * np.log2(np.maximum(sent.dp_domains, 1.0)), 0.0)
     broadcast = np.where((layouts.zero > 0.0) & (layouts.dp > 1.0), pace.owner_broadcast_s * derived.dp_shard, 0.0)
-    # behind the last micro-batch's backward and the first one's forward, so no more than one micro-batch hides
-    reduced = np.maximum(sent.dp_s * pace.dp_exposed, sent.dp_s - slowest)
+    # behind the last micro-batch's backward and the first one's forward, in a pipeline while it fills and drains
+    reduced = np.maximum(sent.dp_s * pace.dp_exposed, sent.dp_s - layouts.pp * slowest)
     dp = reduced + skew + broadcast + sent.pp_step_s
     memory = engine.memory_bytes_per_s * engine.memory_fraction
     update = constants.optimizer_bytes * sent.owned_parameters / memory

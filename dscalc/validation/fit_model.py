@@ -1,4 +1,4 @@
-"""What a fit of the step's constants works on: constants with priors, the tables they stand in, all rows lowered once."""
+"""What a fit of the step's constants works on: constants with priors, their tables, all rows lowered once."""
 
 from __future__ import annotations
 
@@ -57,9 +57,11 @@ def record_at(data: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 
 def family(stack: str) -> str:
-    """The stack whose numbers a stack has: its own, or those of the one that it is ``like`` and adds nothing to."""
+    """The stack whose fitted numbers a stack has: itself, or the one that it is ``like`` where it adds none."""
     own = shipped()["stack"].get(stack, {})
-    return family(own["like"]) if list(own) == ["like"] else stack
+    prefix = f"stack.{stack}."
+    adds = any(path.startswith(prefix) for constant in settings().constants for path in constant.paths)
+    return family(own["like"]) if "like" in own and not adds else stack
 
 
 # ------------------------------------------------------------------------------------------- the stack nobody measured
@@ -76,23 +78,23 @@ def _place(stack: str, column: str, kind: str) -> str:
 
 
 def voters(rows: Sequence[StepRow]) -> dict[str, tuple[str, ...]]:
-    """What the unknown stack is the centre of: by column, where the numbers stand that stand for one measured stack each.
+    """What the unknown stack is the centre of: by column, the places of the numbers that measured stacks have.
 
     A stack with ten rows or more has a voice where it has a fitted number of its own (or of the one that it is
-    ``like``); the default has one too, for all who share it. An attention kernel is asked on the GPU generations that it
-    was measured on.
+    ``like``). The default has one only where nobody else has: it stands for vendors' own stacks, which a stack that
+    nobody measured is not. An attention kernel is asked on the generations of GPUs that it was measured on.
     """
     fitted = {path for constant in settings().constants for path in constant.paths}
     stacks = Counter(family(row.row.layout.stack) for row in rows if row.row.layout.stack != UNKNOWN)
     on = Counter((family(row.row.layout.stack), generation(row.gpu)) for row in rows)
-    asked: dict[str, list[str]] = {}
+    asked: dict[str, tuple[str, ...]] = {}
     for column in settings().centred:
         for kind in sorted({kind for _, kind in on}) if column == FLASH else ("",):
             heard = [s for s in sorted(stacks) if (on[s, kind] if kind else stacks[s]) >= POOLED_UNDER]
-            own = [path for path in (_place(s, column, kind) for s in heard) if path in fitted]
-            default = _place("", column, kind)
-            asked[f"{column}.{kind}" if kind else column] = [default, *(p for p in own if p.startswith("stack."))]
-    return {column: tuple(paths) for column, paths in asked.items()}
+            places = [_place(s, column, kind) for s in heard]
+            own = tuple(p for p in places if p in fitted and p.startswith("stack."))
+            asked[f"{column}.{kind}" if kind else column] = own or (_place("", column, kind),)
+    return asked
 
 
 def centre(values: Sequence[float]) -> float:
@@ -178,7 +180,7 @@ class FitModel:
 
     def predict(self, data: Mapping[str, Any]) -> Array:
         """Seconds of every row."""
-        return self.predict_many([data])[0]
+        return np.asarray(self.predict_many([data])[0])
 
     def predict_many(self, trials: Sequence[Mapping[str, Any]], known: Mask | None = None) -> Array:
         """Seconds of every row under each of several tables.
@@ -203,9 +205,11 @@ class FitModel:
 
     def unmoved(self, predicted: Array) -> Mask:
         """Batches in which a trial moved no row; (trials, batches)."""
-        return np.stack(
-            [np.all(predicted[:, list(b.numbers)] == predicted[0, list(b.numbers)], axis=1) for b in self.batches], 1
-        )
+        found = np.empty((len(predicted), len(self.batches)), dtype=bool)
+        for number, batch in enumerate(self.batches):
+            mine = predicted[:, list(batch.numbers)]
+            found[:, number] = np.all(mine == mine[0], axis=1)
+        return found
 
     def _same_constants(
         self, trials: Sequence[Mapping[str, Any]], members: Sequence[int], skipped: Sequence[bool], found: Array

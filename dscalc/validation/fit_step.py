@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -96,7 +97,8 @@ def _solved(
     measured = np.asarray([row.measured_s for row in model.rows])
     steps = np.vstack([np.zeros(len(values)), NUDGE * np.eye(len(values))])
     unmoved = None
-    pull, before = np.ones(len(values)), np.zeros(len(values))
+    pull: Array = np.ones(len(values))
+    before: Array = np.zeros(len(values))
     for _ in range(MOST_ROUNDS):
         seconds = model.predict_many([tables(values + step, asked) for step in steps], unmoved)
         unmoved = model.unmoved(seconds) if unmoved is None else unmoved
@@ -109,6 +111,52 @@ def _solved(
         if np.max(np.abs(pull * change) / np.sqrt(np.diag(np.linalg.inv(information)))) < STILL:
             break
     return values, information, slope
+
+
+class Prepared:
+    """Rows that take part, lowered once."""
+
+    def __init__(self, rows: Sequence[StepRow]) -> None:
+        self.whole = FitModel(rows)
+        reached = reached_mfu(rows, self.whole.batches)
+        self.healthy = np.asarray([is_healthy(row, float(mfu)) for row, mfu in zip(rows, reached, strict=True)])
+        weight = _weights(rows, self.healthy)
+        used = np.flatnonzero(weight > 0.0)
+        self.weight = weight[used]
+        self.model = FitModel([rows[i] for i in used.tolist()])
+        self.groups = np.asarray([row.row.group for row in rows])
+        self.used_groups = self.groups[used]
+
+
+class Without(NamedTuple):
+    """A fit without a group: logarithms, and what they predict of every row."""
+
+    log_values: Array
+    known_stack_s: Array
+    left_out_s: Array  # stacks whose fitted numbers only the group determines as the unknown one
+    unknown: Mask  # rows of such stacks
+
+
+def fit_without(prepared: Prepared, group: str, start: Array) -> Without:
+    """Fit again without a group of sources.
+
+    Args:
+        prepared: the rows.
+        group: what to leave out.
+        start: logarithms to begin with; the fit goes on until none moves.
+
+    Returns:
+        The fit, and its predictions [s].
+    """
+    model, whole = prepared.model, prepared.whole
+    rest = np.where(prepared.used_groups == group, 0.0, prepared.weight)
+    others = [row for row in model.rows if row.row.group != group]
+    asked = voters(others)
+    values, _, _ = _solved(model, rest, asked, start)
+    kept = {family(row.row.layout.stack) for row in others}
+    own = {family(row.row.layout.stack) for row in model.rows} - kept - {UNKNOWN}
+    known, left = whole.predict_many([tables(values, asked), tables(values, asked, sorted(own))])
+    return Without(values, known, left, np.asarray([family(row.row.layout.stack) in own for row in whole.rows]))
 
 
 def fit_step(path: Path | None = None) -> Fit:
@@ -125,43 +173,31 @@ def fit_step(path: Path | None = None) -> Fit:
     """
     constants = settings().constants
     rows, _ = read_step_rows(path)
-    whole = FitModel(rows)
-    reached = reached_mfu(rows, whole.batches)
-    healthy = np.asarray([is_healthy(row, float(mfu)) for row, mfu in zip(rows, reached, strict=True)])
-    weight = _weights(rows, healthy)
-    used = np.flatnonzero(weight > 0.0)
-    model = FitModel([rows[i] for i in used])
-    groups = np.asarray([row.row.group for row in rows])
-    prior = np.log([c.prior for c in constants])
-    asked = voters(model.rows)
-    values, information, slope = _solved(model, weight[used], asked, prior)
-    predicted = whole.predict(tables(values, asked))
+    prepared = Prepared(rows)
+    asked = voters(prepared.model.rows)
+    start = np.log([c.prior for c in constants])
+    values, information, slope = _solved(prepared.model, prepared.weight, asked, start)
+    predicted = prepared.whole.predict(tables(values, asked))
     left_out, known, moved = predicted.copy(), predicted.copy(), np.zeros(len(values))
     unknown = np.zeros(len(rows), dtype=bool)
-    for group in sorted(set(groups[used])):
-        rest = np.where(groups[used] == group, 0.0, weight[used])
-        others = [row for row in model.rows if row.row.group != group]
-        without_group = voters(others)
-        without, _, _ = _solved(model, rest, without_group, values)
-        moved = np.maximum(moved, np.abs(without - values))
-        kept = {family(row.row.layout.stack) for row in others}
-        own = {family(row.row.layout.stack) for row in model.rows} - kept - {UNKNOWN}
-        mine = groups == group
-        pair = whole.predict_many([tables(without, without_group), tables(without, without_group, sorted(own))])
-        known[mine], left_out[mine] = pair[0][mine], pair[1][mine]
-        unknown |= mine & np.asarray([family(row.row.layout.stack) in own for row in rows])
+    for group in sorted(set(prepared.used_groups)):
+        without = fit_without(prepared, group, values)
+        mine = prepared.groups == group
+        moved = np.maximum(moved, np.abs(without.log_values - values))
+        known[mine], left_out[mine] = without.known_stack_s[mine], without.left_out_s[mine]
+        unknown |= mine & without.unknown
     return Fit(
         constants=constants,
         log_values=values,
         stderr=np.sqrt(np.diag(np.linalg.inv(information))),
         asked=asked,
         rows=tuple(rows),
-        healthy=healthy,
+        healthy=prepared.healthy,
         predicted_s=predicted,
         left_out_s=left_out,
         known_stack_s=known,
         jackknife=moved,
-        counts=tuple(_counted(model.rows, slope[:, k]) for k in range(len(constants))),
+        counts=tuple(_counted(prepared.model.rows, slope[:, k]) for k in range(len(constants))),
         unknown=unknown,
     )
 

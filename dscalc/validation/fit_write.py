@@ -1,14 +1,16 @@
-"""Writes what a fit found where it is read: values of ``pace.toml``, the unknown stack, rows predicted without their group."""
+"""Writes what a fit found where it is read: ``pace.toml``, and rows predicted without their group."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dscalc.validation.fit_model import UNKNOWN, record_at, tables
+from dscalc.validation.fit_model import UNKNOWN, family, record_at, tables
+from dscalc.validation.step import POOLED_UNDER
 
 if TYPE_CHECKING:
     from dscalc.validation.fit_step import Fit
@@ -17,15 +19,19 @@ LEFT_OUT_COLUMNS = ("id", "left_out_s", "known_stack_s", "unknown_stack")
 
 
 def rewritten(text: str, found: Fit) -> str:
-    """``pace.toml`` with the fitted values, their standard errors, how far they move when a group leaves, and their rows."""
+    """``pace.toml`` with fitted values, standard errors, how far they move when a group leaves, and their rows."""
     data = tables(found.log_values, found.asked)
     for constant, stderr, move, counts in zip(
         found.constants, found.stderr, found.jackknife, found.counts, strict=True
     ):
-        rows = ", ".join(f"{name} {n}" for name, n in sorted(counts.items(), key=lambda item: -item[1]))
+        of = ", ".join(f"{name} {n}" for name, n in sorted(counts.items(), key=lambda item: -item[1]))
         for path in constant.paths:
             shown = record_at(data, path)["value"]
-            text = _replaced(text, path.split("."), f"{shown:.4g}", f"{stderr:.2g}", f"{move:.2g}", rows)
+            text = _replaced(text, path.split("."), f"{shown:.4g}", f"{stderr:.2g}", f"{move:.2g}", of)
+    rows = Counter(family(row.row.layout.stack) for row, ok in zip(found.rows, found.healthy, strict=True) if ok)
+    names = sorted(name for name, n in rows.items() if n >= POOLED_UNDER and name != UNKNOWN)
+    listed = ", ".join(f'"{name}"' for name in names)
+    text = re.sub(r"(\n\[measured\][^\n]*\nstacks = )[^\n]*", rf"\g<1>[{listed}]", text)
     return _unknown(text, found)
 
 
