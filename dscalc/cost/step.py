@@ -81,7 +81,7 @@ SPECS: dict[str, LeafSpec] = {
         _spec("pipeline/bubble", "pipeline time less m times its slowest stage", "[Narayanan2021] section 2.2"),
         _spec(
             "communication/dp",
-            "x_dp (gradients and weights), at least what outlasts a micro-batch a stage, and skew per doubling of nodes",
+            "x_dp (gradients and weights), at least what outlasts p micro-batches; skew per doubling of nodes",
             "[Rajbhandari2020] section 7",
         ),
         _spec("optimizer/update", "30 bytes * owned parameters / (e_m HBM)", f"[PyTorch]; {FITTED}"),
