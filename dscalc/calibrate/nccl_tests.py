@@ -21,6 +21,7 @@ from dscalc.calibrate.nccl_rows import (
     find_piece,
     halves_of,
     number,
+    possible,
     proves,
     read_header,
     tokens,
@@ -323,7 +324,7 @@ class Reader:
 
 def _proved(size: int, half: Half) -> bool:
     """Whether a half put together from pieces is there and shown right."""
-    fits = bool(agree(size, half.time, half.algbw)) and proves(half.algbw)
+    fits = bool(agree(size, half.time, half.algbw)) and proves(half.algbw) and possible(half.algbw, half.busbw)
     speeds = all(_well_printed(cell.text, SPEED) for cell in (half.algbw, half.busbw))
     return fits and speeds and _well_printed(half.time.text, TIME)
 
@@ -341,7 +342,8 @@ def _trusted(size: int, half: Half) -> Half:
     """A half read from one unbroken stretch, if its time and speed are there and agree."""
     if not agree(size, half.time, half.algbw):
         return NO_HALF
-    return half if _well_printed(half.busbw.text, SPEED) else Half(half.time, half.algbw, NOTHING, NOTHING)
+    sound = _well_printed(half.busbw.text, SPEED) and possible(half.algbw, half.busbw)
+    return half if sound else Half(half.time, half.algbw, NOTHING, NOTHING)
 
 
 def sniff(text: str) -> bool:
