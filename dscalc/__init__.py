@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -11,6 +13,7 @@ __all__ = [
     "MemoryAnswer",
     "__version__",
     "batch",
+    "bench",
     "comm",
     "evaluate",
     "fit",
@@ -21,15 +24,18 @@ __all__ = [
     "memory",
     "ratio",
     "step",
+    "sweep",
 ]
 
 if TYPE_CHECKING:
     from dscalc.answers.batch import batch
+    from dscalc.answers.bench import bench
     from dscalc.answers.comm import comm
     from dscalc.answers.fit import fit
     from dscalc.answers.memory import MemoryAnswer, memory
     from dscalc.answers.ratio import ratio
     from dscalc.answers.step import step
+    from dscalc.answers.sweep import sweep
     from dscalc.cost.evaluate import evaluate
     from dscalc.errors import DscalcError
     from dscalc.specs.model import load_model
@@ -40,6 +46,7 @@ _HOMES = {
     "DscalcError": "dscalc.errors",
     "MemoryAnswer": "dscalc.answers.memory",
     "batch": "dscalc.answers.batch",
+    "bench": "dscalc.answers.bench",
     "comm": "dscalc.answers.comm",
     "evaluate": "dscalc.cost.evaluate",
     "fit": "dscalc.answers.fit",
@@ -50,6 +57,7 @@ _HOMES = {
     "memory": "dscalc.answers.memory",
     "ratio": "dscalc.answers.ratio",
     "step": "dscalc.answers.step",
+    "sweep": "dscalc.answers.sweep",
 }
 
 
@@ -64,3 +72,19 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+class _Face(ModuleType):
+    """``dscalc.sweep`` is the function, though a room is called so too and the import system would put it here."""
+
+    @property
+    def sweep(self) -> Any:
+        """The function, imported when it is first used."""
+        return import_module(_HOMES["sweep"]).sweep
+
+    @sweep.setter
+    def sweep(self, _room: ModuleType) -> None:
+        """The room stays where imports find it."""
+
+
+sys.modules[__name__].__class__ = _Face

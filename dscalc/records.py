@@ -290,6 +290,7 @@ class Tier:
     reduction_efficiency: Array  # share of the wire rate of a reduction in the switch; nan: it does not reduce
     reduces: Array  # 1: the library uses the switch's reduction by itself, 0: only where asked
     link: NDArray[np.intp]  # code of codes.LINKS: which row of a library's latencies it has
+    error: float = 0.0  # half-width of the 80 % bar of the logarithm of what it reaches, where that was measured
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -350,8 +351,8 @@ class Curve:
 class Network:
     """The network of a cluster: nested tiers, inner first, and the library that runs on it.
 
-    Measured curves win over the model of tiers and library where they reach. ``edge`` moves what they say within its
-    bar: 0 the most likely, 1 the slow end, -1 the fast end.
+    Measured curves win over the model of tiers and library where they reach. ``edge`` moves what was measured within
+    its bar: 0 the most likely, 1 the slow end, -1 the fast end.
     """
 
     name: str
@@ -359,6 +360,11 @@ class Network:
     protocols: Protocols
     curves: tuple[Curve, ...] = ()
     edge: float = 0.0
+
+    @property
+    def measured(self) -> bool:
+        """Whether something of it was measured, with an error that predictions carry."""
+        return bool(self.curves) or any(tier.error > 0.0 for tier in self.tiers)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

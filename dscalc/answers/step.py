@@ -90,7 +90,7 @@ class Inputs:
         worse = [replace(self, engine=e, table=t, constants=c) for e, t, c in self.slower]
         own = sum((float(case.run().step_time_s[0]) / seconds - 1.0) ** 2 for case in worse)
         ends = [0.0, 0.0]
-        if self.network.network.curves:
+        if self.network.network.measured:
             for i, edge in enumerate((-1.0, 1.0)):
                 moved = replace(self.network, network=replace(self.network.network, edge=edge))
                 ends[i] = float(replace(self, network=moved).run().step_time_s[0]) / seconds - 1.0
@@ -245,7 +245,11 @@ def answer(
         measured_s=measured_s,
         explanations=(),
         verdict="",
-        assumptions=(*case.assumptions, *rate_assumptions((*notes, bar), inputs.network), *_jitter(inputs.jitter)),
+        assumptions=(
+            *case.assumptions,
+            *rate_assumptions((*notes, bar), inputs.network),
+            *jitter_assumption(inputs.jitter),
+        ),
         warnings=(),
     )
     if measured_s is not None:
@@ -317,7 +321,7 @@ def rate_assumptions(notes: tuple[Noted, ...], network: Lowered) -> list[Assumpt
     return found
 
 
-def _jitter(jitter: float) -> list[Assumption]:
+def jitter_assumption(jitter: float) -> list[Assumption]:
     """How a spread between GPUs is read."""
     if not jitter:
         return []

@@ -17,10 +17,13 @@ from dscalc.answers.sweep_closed import ClosedForm, closed_form
 from dscalc.answers.sweep_notes import Nearest, Places, assumptions_of, nearest_of, warnings_of
 from dscalc.answers.sweep_rows import Row, rows_of
 from dscalc.answers.sweep_setup import Setup, build_setups, refuse_too_many, spaces_of
+from dscalc.cost.batch_laws import OPTIMAL
 from dscalc.frozen import dataclass
 from dscalc.specs.given import gather
 from dscalc.specs.sweep_options import OF_BATCH, TABLE
-from dscalc.sweep.ceiling import Ceiling, ceiling
+from dscalc.sweep.ceiling import Ceiling as Ceiling
+from dscalc.sweep.ceiling import Limit as Limit
+from dscalc.sweep.ceiling import ceiling
 from dscalc.sweep.curve import stocks
 from dscalc.sweep.prune import FLOOR, MEMORY, Found, Problem, Progress
 from dscalc.sweep.rank import front_of
@@ -274,13 +277,16 @@ def _ceilings(given: Mapping[str, Any], places: Places, results: Sequence[Found]
 
 
 def _critical(setup: Setup, given: Mapping[str, Any]) -> tuple[float, str] | None:
-    """The smallest critical batch that a law can tell from what was given, in tokens, and its name."""
+    """The smallest critical batch that a law can tell from what was given, in tokens, and its name.
+
+    Laws of the optimal batch tell no critical one.
+    """
     if not any(name in given for name in OF_BATCH):
         return None
     step_tokens = float(setup.batches[0] * setup.spec.seq_len)
     params = (float(setup.case.counts.main), float(setup.case.counts.active))
     laws = batch_limits(given, step_tokens, step_tokens, "tokens", params, [], [])
-    known = [(law.critical_batch, law.law) for law in laws if law.critical_batch is not None]
+    known = [(law.critical_batch, law.law) for law in laws if law.critical_batch is not None and law.kind != OPTIMAL]
     return min(known, default=None)
 
 

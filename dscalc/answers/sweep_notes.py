@@ -11,7 +11,7 @@ import numpy as np
 
 from dscalc.answers.envelope import Assumption, Warning
 from dscalc.answers.memory import answer as memory_answer
-from dscalc.answers.step import rate_assumptions
+from dscalc.answers.step import jitter_assumption, rate_assumptions
 from dscalc.answers.sweep_budget import budget_assumptions, budget_warnings
 from dscalc.answers.sweep_rows import Row, layout_words, rows_of
 from dscalc.answers.sweep_setup import Setup, base_words, default_batch
@@ -19,7 +19,7 @@ from dscalc.frozen import dataclass
 from dscalc.specs.layout_spec import LayoutSpec
 from dscalc.sweep.prune import Found, Problem
 from dscalc.sweep.search import search
-from dscalc.sweep.space import Space, checks
+from dscalc.sweep.space import SAME, Space, checks
 from dscalc.units import format_bytes
 
 Places = Sequence[tuple[Setup, Space]]
@@ -112,6 +112,7 @@ def assumptions_of(setups: Sequence[Setup], given: Mapping[str, Any]) -> tuple[A
         seq = setups[0].spec.seq_len
         source = "a step of 4 Mi tokens, as [Touvron2023] trained with; give --global-batch"
         listed.append(Assumption("global_batch", default_batch(seq), "sequences", "default", source))
+    listed += jitter_assumption(setups[0].machine.jitter_fraction)
     if "tokens" in given:
         listed += budget_assumptions(tuple(setups), given)
     return tuple(listed)
@@ -183,9 +184,10 @@ def _nothing(setup: Setup, places: Places, results: Sequence[Found], nearest: Ne
                 counts[name] = counts.get(name, 0) + count
     space = next(space for other, space in places if other is setup)
     messages = {check.name: check.message for check in checks(space)}
+    counts.pop(SAME, None)
     worst = max(counts, key=lambda name: counts[name], default="gpus")
     return Warning(
         "nothing_legal",
-        f"no layout is legal on {setup.name}; most are rejected because {messages.get(worst, worst)}",
+        f"no layout is legal on {setup.name}; most are rejected for: {messages.get(worst, worst)}",
         "give other numbers of GPUs, another --global-batch, or fewer fixed degrees",
     )

@@ -80,7 +80,7 @@ def _setup(given: Mapping[str, Any], words: Mapping[str, Any], counts: tuple[int
     inputs, notes = step_inputs(base, case)
     spec = case.layout.spec
     timing = Timing(inputs.engine, inputs.table, inputs.constants, inputs.network.network)
-    machine = Machine(case.machine.record, timing, case.adapters)
+    machine = Machine(case.machine.record, timing, case.adapters, inputs.jitter)
     gpu = case.machine.gpu.id if case.machine.gpu else ""
     return Setup(
         name=_name(case, words) if many else (case.machine.cluster.id if case.machine.cluster else gpu),

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dscalc.calibrate.measurements import HALVES, Check, Compute, Read, Table
+from dscalc.cost.measured import bus_volume
 from dscalc.errors import InputError
 from dscalc.records import Array
 from dscalc.specs.bounded_file import fault, read_bounded
@@ -181,7 +182,7 @@ def rows_path(profile: str) -> str:
 
 # ------------------------------------------------------------------------------------------------------------ writing
 class RowWriter:
-    """Appends rows to a file; each is on disk when ``write`` returns, so a killed run keeps what it measured."""
+    """Appends rows to a file; the system has each when ``write`` returns, so a killed run keeps what it measured."""
 
     def __init__(self, path: str, *, resume: bool = False, force: bool = False) -> None:
         """Open the file.
@@ -221,10 +222,10 @@ class RowWriter:
         line = (json.dumps(row, ensure_ascii=True, allow_nan=False, separators=(",", ":")) + "\n").encode()
         while line:  # one call but for a full disk
             line = line[os.write(self._handle, line) :]
-        os.fsync(self._handle)
 
     def close(self) -> None:
-        """Close the file."""
+        """Put everything on the disk and close the file."""
+        os.fsync(self._handle)
         os.close(self._handle)
 
 
@@ -340,13 +341,6 @@ def _by(entries: Iterable[tuple[int, Row]], key: Callable[[Row], tuple[Any, ...]
     return [list(members) for _, members in groupby(ordered, key=lambda e: key(e[1]))]
 
 
-def bus_factor(op: str, ranks: int) -> float:
-    """What nccl-tests multiplies the algorithm bandwidth by."""
-    if op == "all_reduce":
-        return 2.0 * (ranks - 1) / ranks
-    return 1.0 if op == "send_recv" else (ranks - 1) / ranks
-
-
 def _floats(entries: Iterable[tuple[int, Row]], name: str) -> Array:
     values = (row.get(name) for _, row in entries)
     return np.array([math.nan if value is None else float(value) for value in values], dtype=np.float64)
@@ -355,6 +349,7 @@ def _floats(entries: Iterable[tuple[int, Row]], name: str) -> Array:
 def _table(path: str, gpu: str, entries: list[tuple[int, Row]], complete: Check) -> Table:
     first = entries[0][1]
     size, time = _floats(entries, "size_bytes"), _floats(entries, "time_s")
+    volume = bus_volume(first["op"].replace("_", "-"), np.array([float(first["ranks"])]))
     half = HALVES.index("in_place" if first["op"] in IN_PLACE else "out_of_place")
     lines = [line for line, _ in entries]
 
@@ -375,7 +370,7 @@ def _table(path: str, gpu: str, entries: list[tuple[int, Row]], complete: Check)
         size_bytes=size,
         time_s=placed(time),
         algbw_bytes_per_s=placed(size / time),
-        busbw_bytes_per_s=placed(size / time * bus_factor(first["op"], first["ranks"])),
+        busbw_bytes_per_s=placed(size / time * volume),
         wrong=placed(_floats(entries, "wrong")),
         line=np.array(lines, dtype=np.intp),
         rows_torn=0,

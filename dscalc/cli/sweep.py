@@ -29,17 +29,31 @@ def command(**params: Any) -> None:
     Axes that are not given take every value that the model and the number of GPUs allow.
     """
     given, output = collect(params, table=TABLE)
+    from dscalc.report.export import refuse_target, write_file
+    from dscalc.report.sweep import parquet, refuse_parquet, render
+    from dscalc.report.sweep_files import refuse_files, write_files
+
+    path, force = output.get("output"), output.get("force", False)
+    in_parquet = output.get("format") == "parquet" or ("format" not in output and str(path).endswith(".parquet"))
+    if in_parquet:
+        refuse_parquet(path)
+    if path not in (None, "-"):
+        refuse_target(path, force=force)
+    refuse_files(output)
     from dscalc.answers.sweep import answer
-    from dscalc.report.sweep import render
 
     with watched() as progress:
         found = answer(given, progress)
-    deliver(
-        lambda form, colour: render(
-            found, form, explain=output.get("explain", False), quiet=output.get("quiet", False), colour=colour
-        ),
-        output,
-    )
+    if in_parquet:
+        write_file(str(path), parquet(found), force=force)
+    else:
+        deliver(
+            lambda form, colour: render(
+                found, form, explain=output.get("explain", False), quiet=output.get("quiet", False), colour=colour
+            ),
+            output,
+        )
+    write_files(found, output)
     if not found.complete:
         click.get_current_context().exit(INTERRUPTED)
     if output.get("check") and not found.rows:

@@ -69,22 +69,50 @@ def write_file(path: str, content: str | bytes, *, force: bool, option: str = "-
     Raises:
         InputError: the file exists and ``force`` is not set, or it cannot be written.
     """
-    target = Path(path).expanduser()
-    exists = InputError("exists; add --force to replace it", where=f"{option} {path}")
+    target = refuse_target(path, force=force, option=option)
     try:
-        if target.is_dir():
-            raise InputError("is a folder; name a file", where=f"{option} {path}")
-        if target.exists() and not target.is_file():  # a pipe would wait for its reader
-            raise InputError("is not a regular file; name a file, or - for the screen", where=f"{option} {path}")
-        if target.exists() and not force:
-            raise exists
         _write(target.resolve(), content, force)  # a link keeps pointing at its file
     except FileExistsError:
-        raise exists from None
+        raise InputError(EXISTS, where=f"{option} {path}") from None
     except (OSError, ValueError) as error:
         raise InputError(
             f"cannot be written ({getattr(error, 'strerror', None) or error})", where=f"{option} {path}"
         ) from None
+
+
+EXISTS = "exists; add --force to replace it"
+
+
+def refuse_target(path: str, *, force: bool, option: str = "--output") -> Path:
+    """Refuse a file that cannot be written, before the work that would fill it.
+
+    Args:
+        path: where.
+        force: replace a file that exists.
+        option: what a complaint names.
+
+    Returns:
+        The path.
+
+    Raises:
+        InputError: the file exists and ``force`` is not set, or nothing can be written there.
+    """
+    target, where = Path(path).expanduser(), f"{option} {path}"
+    try:
+        if target.is_dir():
+            raise InputError("is a folder; name a file", where=where)
+        if target.exists() and not target.is_file():  # a pipe would wait for its reader
+            raise InputError("is not a regular file; name a file, or - for the screen", where=where)
+        if target.exists() and not force:
+            raise InputError(EXISTS, where=where)
+        folder = target.resolve().parent
+        if not folder.is_dir():
+            raise InputError(f"cannot be written (there is no folder {folder})", where=where)
+        if not os.access(folder, os.W_OK):
+            raise InputError(f"cannot be written (no right to write in {folder})", where=where)
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot be written ({getattr(error, 'strerror', None) or error})", where=where) from None
+    return target
 
 
 def _write(final: Path, content: str | bytes, force: bool) -> None:

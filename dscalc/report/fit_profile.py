@@ -30,7 +30,7 @@ def sections(out: Screen, answer: Profiled, *, explain: bool = False) -> None:
     """
     _fits(out, answer, explain)
     _charts(out, answer, explain)
-    _compute(out, answer)
+    sustained(out, answer)
     _compared(out, answer)
     _steps(out, answer)
     if answer.profile_path:
@@ -87,7 +87,8 @@ def _charts(out: Screen, answer: Profiled, explain: bool) -> None:
         out.say(f"{len(drawn) - len(shown)} more with --explain, or all in a file with --plot.", QUIET)
 
 
-def _compute(out: Screen, answer: Profiled) -> None:
+def sustained(out: Screen, answer: Profiled) -> None:
+    """Add what one GPU sustains."""
     rows: list[tuple[Cell, ...]] = []
     for each in answer.compute:
         if each["kind"] == "gemm":
@@ -132,11 +133,26 @@ def _compared(out: Screen, answer: Profiled) -> None:
                 small,
             )
         )
+    for kernel in answer.kernels:
+        rate = format_rate if kernel.what == "memory" else format_flop_rate
+        style = BAD if kernel.verdict == "slow" else GOOD
+        share = Span(f"{kernel.fraction:.0%}", style)
+        rows.append((f"{kernel.what} of one GPU", rate(kernel.measured), rate(kernel.usual), share, "", ""))
+    if not rows:
+        out.say("Nothing is known of that kind to compare with.", QUIET)
     heads = [("", "left"), ("measured", "right"), ("usual", "right"), ("share", "right"), ("published", "right")]
-    out.table([*heads, ("small: measured / usual", "right")], rows)
+    if rows:
+        out.table([*heads, ("small: measured / usual", "right")], rows)
+    slow: dict[tuple[str, ...], list[str]] = {}
     for each in answer.compared:
-        for cause in each.causes:
-            out.say(f"- {each.key.op} at {each.fraction:.0%}: {cause}", hang=2)
+        slow.setdefault(each.causes, []).append(f"{each.key.op} of {each.key.ranks}")
+    for kernel in answer.kernels:
+        slow.setdefault(kernel.causes, []).append(kernel.what)
+    for causes, names in slow.items():
+        if causes:
+            out.say(f"What usually slows {', '.join(names)}:")
+            for cause in causes:
+                out.say(f"- {cause}", hang=2)
     effect = answer.effect
     if effect is not None:
         ratio = effect.measured_s / effect.usual_s

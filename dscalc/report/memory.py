@@ -148,7 +148,7 @@ def _headline(out: Screen, answer: MemoryAnswer, scale: Scale) -> None:
             f"the rest is for one sequence of {case.layout.spec.seq_len} tokens."
         )
     out.say("")
-    parts = _segments(answer.terms)
+    parts = segments(answer.terms)
     out.add(bar(parts, answer.usable_bytes, out.width))
     out.add(*legend(parts, scale, out.width, capacity=answer.usable_bytes))
 
@@ -166,7 +166,8 @@ def _layout_words(answer: MemoryAnswer) -> str:
     return gpus + (f" ({', '.join(degrees + zero)})" if degrees or zero else "") + lora
 
 
-def _segments(terms: Sequence[Term]) -> list[Segment]:
+def segments(terms: Sequence[Term]) -> list[Segment]:
+    """The parts of a memory bar, each the sum of the terms under its name."""
     left = list(terms)
     parts: list[Segment] = []
     for letter, name, colour, prefixes in _BAR:

@@ -102,12 +102,13 @@ def _headline(out: Screen, answer: StepAnswer, scale: Scale) -> None:
         f"{scale.of(answer.upper_s)} {scale.unit} if it hid none."
     )
     out.say("")
-    parts = _segments(answer)
+    parts = segments(answer)
     out.add(bar(parts, None, out.width))
     out.add(*legend(parts, scale, out.width))
 
 
-def _segments(answer: StepAnswer) -> list[Segment]:
+def segments(answer: StepAnswer) -> list[Segment]:
+    """The parts of a time bar, each the sum of the exposed seconds under its name; slivers are left out."""
     found = []
     for letter, name, colour, prefixes in _BAR:
         total = sum(t.seconds for t in answer.terms if t.path.startswith(prefixes))

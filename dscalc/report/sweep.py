@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from dscalc.answers.sweep_notes import command_words
@@ -11,34 +10,21 @@ from dscalc.errors import InputError
 from dscalc.report.export import to_csv, to_json, to_markdown
 from dscalc.report.screen import BAD, GOOD, QUIET, STRONG, Cell, Scale, Screen, Span
 from dscalc.report.step import scale_of
+from dscalc.report.sweep_charts import curve_chart, layout_charts
+from dscalc.report.sweep_figure import figure_of
+from dscalc.report.sweep_words import LEVER_WORDS, LIMIT_WORDS, about, ceiling_words
 from dscalc.units import format_bytes, format_count, format_energy, format_time
 
 if TYPE_CHECKING:
-    from dscalc.answers.sweep import CurvePoint, SweepAnswer
+    from dscalc.answers.sweep import CurvePoint, Limit, SweepAnswer
     from dscalc.answers.sweep_closed import ClosedForm
     from dscalc.answers.sweep_rows import Row
-    from dscalc.sweep.ceiling import Limit
 
 MOST_TABLES = 2  # numbers of GPUs of which all layouts are shown; of more, only the best one's
 REASONS = 6  # of rejections shown
-DIGITS = 2  # of a number of GPUs that was not searched
+WAITS = 4  # place of the column that only --jitter brings
+NO_PARQUET = "parquet needs pyarrow; pip install 'dscalc[parquet]'"
 SECONDS = Scale(1.0, "s")
-LIMIT_WORDS = {
-    "memory_floor": "fits from",
-    "ratio_one": "communication = computing",
-    "marginal_gain": "marginal GPU",
-    "throughput_peak": "throughput peak",
-    "latency": "latency",
-    "critical_batch": "critical batch",
-    "sequences": "sequences",
-}
-LEVER_WORDS = {
-    "bandwidth_bytes_per_s": ("twice the bandwidth", 2.0),
-    "tokens_per_rank": ("twice the batch", 2.0),
-    "gradient_bytes": ("half the bytes of a gradient", 0.5),
-    "effective_flop_per_s": ("GPUs twice as fast", 2.0),
-    "latency_s": ("half the latency", 0.5),
-}
 
 
 def render(
@@ -66,6 +52,20 @@ def render(
     return line(answer) + "\n" if quiet else screen(answer, explain=explain, colour=colour)
 
 
+def refuse_parquet(path: str | None) -> None:
+    """Refuse a Parquet file that cannot be written, before anything is worked out.
+
+    Raises:
+        InputError: no file is named, or pyarrow is not installed.
+    """
+    from importlib.util import find_spec
+
+    if path in (None, "-"):
+        raise InputError("parquet is no text; name a file with --output", where="--format")
+    if find_spec("pyarrow") is None:
+        raise InputError(NO_PARQUET, where="--format")
+
+
 def parquet(answer: SweepAnswer) -> bytes:
     """The rows as a Parquet file.
 
@@ -74,35 +74,12 @@ def parquet(answer: SweepAnswer) -> bytes:
     """
     import io
 
-    try:
-        import pyarrow  # type: ignore[import-not-found,unused-ignore]  # noqa: F401
-    except ImportError:
-        raise InputError("parquet needs pyarrow; pip install 'dscalc[parquet]'", where="--format") from None
     file = io.BytesIO()
-    answer.frame.to_parquet(file, engine="pyarrow", index=False)
+    try:
+        answer.frame.to_parquet(file, engine="pyarrow", index=False)
+    except ImportError:
+        raise InputError(NO_PARQUET, where="--format") from None
     return file.getvalue()
-
-
-def about(gpus: float | None) -> str:
-    """A number of GPUs to two digits."""
-    if gpus is None:
-        return ""
-    unit = 10 ** max(0, math.floor(math.log10(gpus)) + 1 - DIGITS)
-    return f"{max(1, round(gpus / unit) * unit):,}"
-
-
-def ceiling_words(answer: SweepAnswer, setup: str) -> str:
-    """Where scaling stops on a machine, in one sentence."""
-    found = answer.ceilings[setup]
-    last = max((p.gpus for p in found.points if p.searched), default=0)
-    if not found.points:
-        return "Nothing fits, so there is nothing to scale."
-    if found.gpus is None or found.binding_limit is None:
-        return f"No limit was reached up to {max(p.gpus for p in found.points):,} GPUs."
-    high = about(found.high_gpus) if found.high_gpus is not None else "more than was looked at"
-    beyond = f"; beyond the {last:,} searched" if found.beyond else ""
-    reason = found.limits[found.binding_limit].reason
-    return f"About {about(found.gpus)} GPUs, between {about(found.low_gpus)} and {high}{beyond}: {reason}."
 
 
 def line(answer: SweepAnswer) -> str:
@@ -122,11 +99,15 @@ def screen(answer: SweepAnswer, *, explain: bool = False, colour: bool | None = 
     """The whole screen."""
     out = Screen(colour=colour)
     _headline(out, answer)
+    many = len(answer.setups) > 1
     for setup in answer.setups:
-        name = f" on {setup.name}" if len(answer.setups) > 1 else ""
-        points = [p for p in answer.curve if p.setup == setup.name]
-        _curve(out, answer, points, name)
-        _ceiling(out, answer, setup.name, name, explain, whole=explain or len(answer.setups) == 1)
+        name = f" on {setup.name}" if many else ""
+        _curve(out, answer, [p for p in answer.curve if p.setup == setup.name], name)
+    drawn = figure_of(answer)
+    curve_chart(out, drawn)
+    for setup in answer.setups:
+        _ceiling(out, answer, setup.name, f" on {setup.name}" if many else "", explain, whole=explain or not many)
+    layout_charts(out, drawn)
     _budgets(out, answer)
     for setup in answer.setups:
         name = f" on {setup.name}" if len(answer.setups) > 1 else ""
@@ -161,11 +142,11 @@ def _headline(out: Screen, answer: SweepAnswer) -> None:
         )
     else:
         out.say("Nothing fits.", BAD)
-    rate = format_count(answer.layouts_per_s)
     out.say(
-        f"{format_count(answer.candidates)} candidates in {format_time(answer.elapsed_s)} ({rate} a second): "
-        f"{format_count(answer.evaluated)} legal ones were worked out, {format_count(answer.feasible)} fit."
+        f"Of {format_count(answer.candidates)} candidates {format_count(answer.evaluated)} had their memory worked "
+        f"out; {format_count(answer.feasible)} fit and were timed."
     )
+    out.say(f"Took {format_time(answer.elapsed_s)}, {format_count(answer.layouts_per_s)} candidates a second.", QUIET)
     if not answer.complete:
         out.say("Interrupted: the best so far.", BAD)
 
@@ -176,37 +157,49 @@ _CURVE = (
     ("tokens/s", "right"),
     ("per GPU", "right"),
     ("MFU", "right"),
+    ("free", "right"),
     ("layout", "fill"),
     ("comm.", "right"),
     ("bubble", "right"),
-    ("free", "right"),
 )
 
 
 def _curve(out: Screen, answer: SweepAnswer, points: list[CurvePoint], name: str) -> None:
-    weak = answer.given.get("scaling") == "weak"
-    note = "weak: the batch grows with the GPUs" if weak else "strong: the batch stays"
-    out.head(f"Scaling{name}", f"{note}; per GPU against the smallest number")
-    scale = scale_of(min((p.row.step_time_s for p in points if p.row), default=1.0))
+    rows = [p.row for p in points if p.row is not None]
+    kept = "the batch grows with the GPUs" if answer.given.get("scaling") == "weak" else "the batch stays"
+    known = f"; steps within {rows[0].high_s / rows[0].step_time_s - 1.0:.0%} by measured runs" if rows else ""
+    out.head(f"Scaling{name}", kept + known)
+    scale = scale_of(min((row.step_time_s for row in rows), default=1.0))
     (gpus, how), _, *rest = _CURVE
-    out.table([(gpus, how), (f"step {scale.unit}", "right"), *rest], [_point(p, scale) for p in points])
+    best = answer.best
+    cells = [_point(p, scale, chosen=p is best) for p in points]
+    columns = [(gpus, how), (f"step {scale.unit}", "right"), *rest]
+    if any(row.straggler_s for row in rows):
+        columns.insert(WAITS, ("waits", "right"))
+        cells = [(*r[:WAITS], _waits(p), *r[WAITS:]) for p, r in zip(points, cells, strict=True)]
+    out.table(columns, cells)
 
 
-def _point(point: CurvePoint, scale: Scale) -> tuple[Cell, ...]:
+def _waits(point: CurvePoint) -> str:
+    """Share of the step in which GPUs wait for the slowest."""
+    return "" if point.row is None else f"{point.row.straggler_s / point.row.step_time_s:.1%}"
+
+
+def _point(point: CurvePoint, scale: Scale, *, chosen: bool) -> tuple[Cell, ...]:
     row = point.row
     if row is None or point.efficiency is None:
-        return (f"{point.gpus:,}", Span("-", BAD), "", "", "", Span("nothing fits", BAD), "", "", "")
+        return (f"{point.gpus:,}", Span("-", BAD), "", "", "", "", Span("nothing fits", BAD), "", "")
     again = "" if row.layout.recompute == "none" else f", recompute {recompute_words(row.layout)}"
     return (
-        Span(f"{point.gpus:,}", STRONG),
-        scale.of(row.step_time_s),
+        Span(f"> {point.gpus:,}" if chosen else f"{point.gpus:,}", f"{STRONG} {GOOD}" if chosen else STRONG),
+        Span(scale.of(row.step_time_s), STRONG if chosen else ""),
         format_count(row.tokens_per_s),
         f"{point.efficiency:.0%}",
         f"{row.mfu:.1%}",
-        f"{layout_words(row.layout)}, mb {row.layout.micro_batch}{again}",
+        "" if row.headroom_bytes is None else format_bytes(row.headroom_bytes),
+        f"{layout_words(row.layout)}, mb\u00a0{row.layout.micro_batch}{again}",
         f"{row.exposed_share:.1%}",
         f"{row.bubble_share:.1%}",
-        "" if row.headroom_bytes is None else format_bytes(row.headroom_bytes),
     )
 
 
@@ -252,6 +245,10 @@ def _closed_words(closed: ClosedForm) -> str:
 
 
 EXPLAINED = (
+    "per GPU: tokens/s of a GPU over those at the smallest number; comm.: share of the step in which communication "
+    "is exposed; free: memory that is left; mb: micro-batch; SP: sequence parallelism.",
+    "> best by the objective; * unbeaten: no other layout is as good in step time, memory, GPUs and cost, and better "
+    "in one.",
     "A limit is read off the curve between its points, by power laws; beyond the largest number of GPUs searched the "
     "layouts go on with more data-parallel ranks. The range comes from the error of the prediction, put on the rate of "
     "computing and on that of the network in turn: moves add as squares.",
@@ -325,7 +322,7 @@ def _layouts(out: Screen, answer: SweepAnswer, setup: str, name: str) -> None:
         best = answer.best
         points = [best if best in points and best is not None else points[-1]]
     for point in points:
-        out.head(f"Best layouts on {point.gpus:,} GPUs{name}", "* nothing beats it in time, memory, GPUs and cost")
+        out.head(f"Best layouts on {point.gpus:,} GPUs{name}", "* unbeaten")
         rows = [r for r in answer.rows if r.setup == setup and r.gpus == point.gpus and r.rank]
         scale = scale_of(rows[0].step_time_s)
         (rank, how), _, *rest = _BEST

@@ -18,7 +18,7 @@ OF_BATCH = ("tokens", "noise_scale", "batch_law", "train_loss")  # how long a tr
 OUTPUTS = (*FORMATS, "parquet")
 OBJECTIVES = ("time", "cost", "headroom", "gpus")
 SCALINGS = ("strong", "weak")
-MOST_TOP, MOST_JOBS = 10_000, 256
+MOST_TOP, MOST_JOBS = 1000, 256
 
 
 def _own(name: str, kind: str, text: str, group: str = "sweep", **more: object) -> Option:
@@ -48,6 +48,8 @@ OWN: tuple[Option, ...] = (
     _own("checkpoint_interval", "time", "Time between checkpoints; default: the best by Daly.", metavar="TIME"),
     _own("checkpoint_time", "time", "Time that training stands still to save a checkpoint [60s].", metavar="TIME"),
     _own("restart_time", "time", "Time from a failure until training goes on [10min].", metavar="TIME"),
+    _own("plot", "path", "Also draw the curves, as .svg or .png (needs matplotlib).", "output", metavar="FILE"),
+    _own("report", "path", "Also write a page to pass on: one .html file.", "output", metavar="FILE"),
 )
 
 
@@ -59,7 +61,9 @@ def _table() -> dict[str, Option]:
     }
     for name in ("gpus", *MACHINES, *DEGREES, *CHOICES):
         found[name] = replace(found[name], many=True)
+    found["jitter"] = replace(OPTIONS["jitter"], uses="time")
     found["format"] = replace(found["format"], choices=OUTPUTS)
+    found["force"] = replace(found["force"], help="Replace existing files of --output, --plot and --report.")
     own = {option.name: option for option in OWN}
     shared = {name: replace(OPTIONS[name], group="sweep", uses="time") for name in OF_BATCH}
     return found | own | shared
