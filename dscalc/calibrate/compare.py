@@ -130,7 +130,7 @@ def compare(fits: Sequence[Fit], cluster: ClusterSpec, network: Network) -> tupl
         spec = CurveSpec.trusted(
             {"op": key.op, "ranks": key.ranks, "nodes": key.nodes, "sizes": (size,), "times": (1.0,)}
             | {"error_fractions": (0.0,), "kind": "measured", "source": fit.series.source}
-            | {"groups_at_once": key.groups > 1}
+            | {"groups": key.groups}
         )
         curve = lower_curves([spec], bare.tiers, cluster.gpus_in_node)[0]
         group, inside, domains, _ = placed(curve, bare)

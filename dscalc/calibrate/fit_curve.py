@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dscalc.records import Array
+from dscalc.specs.measured import WIDEST_ERROR
 
 LEAST_SIZES = 5  # that tell of a spread
 UNKNOWN = 0.15  # half-width where a table has fewer
@@ -43,7 +44,7 @@ def error_bars(size_bytes: Array, time_s: Array, noise: Array | None = None) -> 
         Half-widths [1, (n,)].
     """
     count = len(size_bytes)
-    floor = np.full(count, LEAST) if noise is None else np.maximum(np.nan_to_num(noise, nan=0.0), LEAST)
+    floor = np.full(count, LEAST) if noise is None else np.clip(np.nan_to_num(noise, nan=0.0), LEAST, WIDEST_ERROR)
     if count < LEAST_SIZES:
         return np.asarray(np.maximum(floor, UNKNOWN))
     off = np.abs(left_out(size_bytes, time_s))
@@ -51,4 +52,4 @@ def error_bars(size_bytes: Array, time_s: Array, noise: Array | None = None) -> 
     padded = np.pad(off, 1, mode="edge")
     beside = 0.5 * (padded[:-2] + padded[2:])
     blend = OWN * off + BESIDE * beside + (1.0 - OWN - BESIDE) * float(np.median(off[1:-1]))
-    return np.asarray(np.maximum(floor, BAR * blend))
+    return np.asarray(np.clip(BAR * blend, floor, WIDEST_ERROR))

@@ -105,7 +105,7 @@ def curve_record(fit: Fit) -> dict[str, Any]:
         "kind": "measured",
         "source": series.source,
         "n": series.cells,
-        "groups_at_once": series.key.groups > 1,
+        "groups": series.key.groups,
         "pieces": pieces,
     }
 
@@ -167,12 +167,12 @@ def cluster_record(
             record["tiers"] = tiers
     record["source"] = f"dscalc fit {', '.join(sources)}"[:1990] if sources else "dscalc fit"
     record["collectives"] = [curve_record(fit) for fit in found.fits]
-    if record.get("tiers"):
-        _set_rates(record, found.fits)
     own = {**_sustained(found, base.gpu), **(sustained or {})}
     if own:
         record["sustained"] = own
     try:
+        if record.get("tiers"):
+            _set_rates(record, found.fits)
         ClusterSpec.model_validate(record)
     except ValueError as error:  # a log that claims the impossible
         reason = str(error).splitlines()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from dscalc.cost.collectives import collective
 from dscalc.records import Curve, Network
+from dscalc.specs.measured import CurveSpec, lower_curves
 from dscalc.specs.network import lower_network
 from dscalc.specs.store import load_cluster
 
@@ -153,3 +154,18 @@ def test_a_column_may_hold_groups_of_one_and_empty_messages() -> None:
     assert (found.time_s[group == 1.0] == 0.0).all()
     assert (found.curve[group == 1.0] == -1).all()
     assert found.time_s[1] == seconds(net, 1e6)[0]
+
+
+def test_groups_that_ran_at_once_speak_before_one_that_ran_alone() -> None:
+    """Eight groups of one rank a node share the NICs as those of a layout do; one alone had them to itself."""
+    plain = {"op": "all-reduce", "ranks": 2, "nodes": 2, "sizes": (1e6, 1e9), "error_fractions": (0.1, 0.1)}
+    specs = [
+        CurveSpec.trusted(
+            {**plain, "times": times, "groups": groups, "kind": "measured", "source": f"{groups} at once"}
+        )
+        for times, groups in (((1e-4, 1e-2), 1), ((2e-4, 4e-2), 8))
+    ]
+    curves = lower_curves(specs, network().tiers, 8)
+    assert [c.source for c in curves] == ["8 at once", "1 at once"]
+    assert [c.shared for c in curves] == [1.0, 0.0]
+    assert seconds(measured(*curves), 1e9, 2.0, 2.0)[0] == pytest.approx(4e-2)
