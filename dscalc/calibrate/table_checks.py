@@ -216,9 +216,8 @@ def _same_factor(rows: list[Row]) -> tuple[list[Row], list[int]]:
     if not spans:
         return rows, []
     precise = sorted(spans, key=lambda s: s.high - s.low)[: max(1, len(spans) // 2)]
-    middles = sorted((s.low + s.high) / 2 for s in precise)
-    usual = middles[len(middles) // 2]
-    loose = Span(usual - SAME * max(usual, 1.0), usual + SAME * max(usual, 1.0))
+    usual = sorted(precise, key=lambda s: s.low + s.high)[len(precise) // 2]
+    loose = Span(usual.low - SAME * max(usual.low, 1.0), usual.high + SAME * max(usual.high, 1.0))
     strict = factor([row for row in rows if not row.rejoined]) or loose
 
     def strays(row: Row, half: Half) -> bool:
