@@ -51,6 +51,10 @@ class Effect(NamedTuple):
     measured_s: float
 
 
+class SeveralGpusError(InputError):
+    """Logs of different GPUs, which make no one profile."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Profiled:
     """What logs say of a cluster, and the profile made of it."""
@@ -137,7 +141,13 @@ def profiled(
     stated = given.get("gpus_per_node") or (cluster.gpus_in_node if cluster else None)
     found = fit_logs(read, nodes, stated)
     warnings = list(notes_of(found, read, nodes, stated))
-    gpu = own or _gpu(given, cluster, found, profiles)
+    try:
+        gpu = own or _gpu(given, cluster, found, profiles)
+    except SeveralGpusError as error:
+        if output or comparing or step_file:
+            raise
+        gpu, found = None, fit_logs((), nodes, stated)  # runs of different hardware are no repetitions of one another
+        warnings = [Warning("several_gpus", f"no fits: {error.message}", "give the logs of one at a time")]
     base: Base | None = None
     assumptions: list[Assumption] = []
     if gpu is not None:
@@ -204,7 +214,7 @@ def _gpu(
     seen = [known_gpu(name, profiles) for name in found.gpus]
     known = {each.id: each for each in seen if each is not None}
     if len(known) > 1:
-        raise InputError(
+        raise SeveralGpusError(
             f"the logs are of {' and '.join(known)}; fit the logs of one kind of GPU at a time", where="dscalc fit"
         )
     return next(iter(known.values()), None)
