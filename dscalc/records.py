@@ -427,6 +427,23 @@ class PaceConstants:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class ErrorBars:
+    """How well a prediction is known: half-widths of 80 % bars, as fractions of what they belong to.
+
+    By sort of term (``cost.bar.SORTS``), arrays (sorts,); ``unmeasured`` is an entry a stack code.
+    """
+
+    known: Array  # on a stack that was measured
+    unknown: Array  # in addition, on one that was not
+    always: float  # of the step, whatever it consists of
+    always_unmeasured: float  # in addition, on a stack that was not measured
+    always_new_gpu: float  # in addition, on a GPU that was not measured
+    low: float  # in addition, of linear layers in 8 bits or fewer
+    unmeasured: Array  # (codes,): 1 for a stack without measured numbers
+    unmeasured_gpu: Array | float  # (n,) or one: 1 where no published run of the GPU took part
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Timing:
     """What the formulas of time read beside model and layouts."""
 

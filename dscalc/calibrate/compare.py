@@ -75,7 +75,7 @@ def compare_gpu(gemms: Sequence[Gemm], copies: Sequence[Memory], gpu: GpuSpec) -
     for gemm in gemms:
         best = gpu.matmul_flop_per_s(gemm.dtype or UNSAID)
         if best and gemm.large:
-            pairs.append((f"{gemm.dtype or UNSAID} matrix products", gemm.flop_per_s, best))
+            pairs.append((f"{gemm.dtype or UNSAID} matrix products", gemm.reached_flop_per_s, best))
     peak = gpu.memory_bandwidth_bytes_per_s
     pairs += [("memory", copy.bytes_per_s, COPIES * peak) for copy in copies if peak]
     return tuple(

@@ -214,11 +214,9 @@ def _sustained(found: Calibration, gpu: GpuSpec) -> dict[str, Any]:
             continue
         dtype = gemm.dtype or UNSAID
         if dtype in DTYPES and dtype != "fp4":
-            rates[dtype] = quantity(
-                gemm.flop_per_s, "FLOP/s", gemm.source, stderr=gemm.stderr_flop_per_s, n=gemm.points
-            )
-        if gemm.ramp is not None and dtype in ("bf16", "fp16", ""):
-            own["matmul_ramp"] = quantity(gemm.ramp, "count", gemm.source, stderr=gemm.ramp_stderr, n=gemm.points)
+            rate = gemm.reached_flop_per_s
+            stderr = gemm.stderr_flop_per_s / gemm.flop_per_s * rate
+            rates[dtype] = quantity(rate, "FLOP/s", gemm.source, stderr=stderr, n=gemm.points)
     if rates:
         own["matmul"] = rates
     peak = gpu.memory_bandwidth_bytes_per_s

@@ -14,13 +14,13 @@ from dscalc.calibrate.log_text import Log, untagged
 from dscalc.calibrate.measurements import Read, Table
 from dscalc.calibrate.nccl_rows import NO_HALF, NOTHING, OPS, Cell, Half, Row, agree, number
 from dscalc.calibrate.table_checks import NOTHING_STATED, Claims, Stated, make_table, verify
-from dscalc.units import BITS_PER_BYTE, GB, GIB, GIGA, KIB, MEGA, MIB, MICRO, MILLI, NANO
+from dscalc.units import BITS_PER_BYTE, GB, GIB, GIGA, KIB, KILO, MEGA, MIB
 
 MAX_RECORDS = 2_000_000
 LONGEST_HEADING = 2000  # characters
 FIXED = 0.95  # of the rows must have as many decimals before one with fewer counts as cut
 MAX_DEPTH = 40  # of braces; deeper is no log
-TO_US = {"ns": NANO / MICRO, "us": 1.0, "usec": 1.0, "µs": 1.0, "ms": MILLI / MICRO, "s": 1 / MICRO, "sec": 1 / MICRO}
+TO_US = {"ns": KILO / MEGA, "us": 1.0, "usec": 1.0, "µs": 1.0, "ms": KILO, "msec": KILO, "s": MEGA, "sec": MEGA}
 TO_GB = {"gb/s": 1.0, "gbps": 1.0, "mb/s": MEGA / GIGA, "b/s": 1 / GB, "gb/sec": 1.0}
 TO_BYTES = {"b": 1, "bytes": 1, "kib": KIB, "mib": MIB, "gib": GIB}
 NAMES = {

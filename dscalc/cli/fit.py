@@ -31,8 +31,8 @@ class Operation(click.ParamType[str]):
 
 
 HARDWARE = ("gpu", "cluster", "gpus_per_node", "interconnect", "profile")
-_MAX_COUNT = 10**6
-_COUNT = click.IntRange(1, _MAX_COUNT)
+MAX_COUNT = 10**6
+_COUNT = click.IntRange(1, MAX_COUNT)
 
 
 @click.command("fit", cls=SharedCommand, epilog=EPILOG)

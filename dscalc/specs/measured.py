@@ -86,8 +86,7 @@ class Matmul(Profile):
 class Sustained(Profile):
     """What a calibration found that a GPU and its stack sustain; what it does not say is as it ships."""
 
-    matmul: Matmul = Matmul.trusted({})  # rate that products reach as they grow
-    matmul_ramp: Number | None = None  # rows, columns or depth at which half of a tile's time is lost
+    matmul: Matmul = Matmul.trusted({})  # rate of the best-shaped products that were measured
     memory_fraction: Fraction | None = None  # share of the datasheet bandwidth that a copy reaches
     stack: Name | None = None  # whose steps the factors below come from: they hold for it alone
     compute_factor: Number | None = None  # time of everything the GPU computes, over what ships
