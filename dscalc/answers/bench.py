@@ -163,6 +163,15 @@ class BenchAnswer:
                     "go on with --resume and a larger --budget",
                 )
             )
+        base = self.profiled.base
+        if base is not None and self.run["backend"] == "gloo":
+            found.append(
+                Warning(
+                    "not_that_gpu",
+                    f"CPUs and gloo were measured, the profile is made for {base.gpu.id}",
+                    "run it where that GPU is",
+                )
+            )
         if self.profile_path is None:
             found.append(
                 Warning(
