@@ -57,6 +57,8 @@ class Control:
         if place.ranks == 1:
             self.store: Any = HashStore()
             return
+        if not hasattr(signal, "sigtimedwait"):
+            raise InputError("several ranks need Linux; one process measures itself anywhere")
         wait = timedelta(seconds=max(PATIENCE_S, timeout_s))
         serves = place.rank == 0 and not place.agent_store
 
