@@ -94,6 +94,10 @@ class BenchAnswer:
         """Measured rows of some kinds, in the order they were measured."""
         return [row for row in self.measured.rows if row["kind"] in kinds]
 
+    def notes(self, *codes: str) -> list[str]:
+        """What was left out and why, each once."""
+        return list(dict.fromkeys(row["message"] for row in self.rows("note") if row["code"] in codes))
+
     @property
     def compared(self) -> str:
         """What was compared to find slow ones, where nothing was found."""
@@ -206,7 +210,7 @@ class BenchAnswer:
                 "kernels": self.rows("gemm", "memory_copy", "launch"),
                 "overlaps": self.rows("overlap"),
                 "slow": [each._asdict() for each in self.slow],
-                "notes": [row["message"] for row in self.rows("note")],
+                "notes": self.notes("skipped", "unsupported", "budget"),
             },
         )
 
