@@ -10,7 +10,8 @@ from dscalc.errors import InputError
 from dscalc.report.export import to_csv, to_json, to_markdown
 from dscalc.report.screen import BAD, GOOD, QUIET, STRONG, Cell, Scale, Screen, Span
 from dscalc.report.step import scale_of
-from dscalc.report.sweep_charts import charts
+from dscalc.report.sweep_charts import curve_chart, layout_charts
+from dscalc.report.sweep_figure import figure_of
 from dscalc.report.sweep_words import LEVER_WORDS, LIMIT_WORDS, about, ceiling_words
 from dscalc.units import format_bytes, format_count, format_energy, format_time
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 MOST_TABLES = 2  # numbers of GPUs of which all layouts are shown; of more, only the best one's
 REASONS = 6  # of rejections shown
+WAITS = 4  # place of the column that only --jitter brings
 NO_PARQUET = "parquet needs pyarrow; pip install 'dscalc[parquet]'"
 SECONDS = Scale(1.0, "s")
 
@@ -97,12 +99,15 @@ def screen(answer: SweepAnswer, *, explain: bool = False, colour: bool | None = 
     """The whole screen."""
     out = Screen(colour=colour)
     _headline(out, answer)
+    many = len(answer.setups) > 1
     for setup in answer.setups:
-        name = f" on {setup.name}" if len(answer.setups) > 1 else ""
-        points = [p for p in answer.curve if p.setup == setup.name]
-        _curve(out, answer, points, name)
-        _ceiling(out, answer, setup.name, name, explain, whole=explain or len(answer.setups) == 1)
-    charts(out, answer)
+        name = f" on {setup.name}" if many else ""
+        _curve(out, answer, [p for p in answer.curve if p.setup == setup.name], name)
+    drawn = figure_of(answer)
+    curve_chart(out, drawn)
+    for setup in answer.setups:
+        _ceiling(out, answer, setup.name, f" on {setup.name}" if many else "", explain, whole=explain or not many)
+    layout_charts(out, drawn)
     _budgets(out, answer)
     for setup in answer.setups:
         name = f" on {setup.name}" if len(answer.setups) > 1 else ""
@@ -152,36 +157,49 @@ _CURVE = (
     ("tokens/s", "right"),
     ("per GPU", "right"),
     ("MFU", "right"),
+    ("free", "right"),
     ("layout", "fill"),
     ("comm.", "right"),
     ("bubble", "right"),
-    ("free", "right"),
 )
 
 
 def _curve(out: Screen, answer: SweepAnswer, points: list[CurvePoint], name: str) -> None:
-    weak = answer.given.get("scaling") == "weak"
-    out.head(f"Scaling{name}", "the batch grows with the GPUs" if weak else "the batch stays")
-    scale = scale_of(min((p.row.step_time_s for p in points if p.row), default=1.0))
+    rows = [p.row for p in points if p.row is not None]
+    kept = "the batch grows with the GPUs" if answer.given.get("scaling") == "weak" else "the batch stays"
+    known = f"; steps within {rows[0].high_s / rows[0].step_time_s - 1.0:.0%} by measured runs" if rows else ""
+    out.head(f"Scaling{name}", kept + known)
+    scale = scale_of(min((row.step_time_s for row in rows), default=1.0))
     (gpus, how), _, *rest = _CURVE
-    out.table([(gpus, how), (f"step {scale.unit}", "right"), *rest], [_point(p, scale) for p in points])
+    best = answer.best
+    cells = [_point(p, scale, chosen=p is best) for p in points]
+    columns = [(gpus, how), (f"step {scale.unit}", "right"), *rest]
+    if any(row.straggler_s for row in rows):
+        columns.insert(WAITS, ("waits", "right"))
+        cells = [(*r[:WAITS], _waits(p), *r[WAITS:]) for p, r in zip(points, cells, strict=True)]
+    out.table(columns, cells)
 
 
-def _point(point: CurvePoint, scale: Scale) -> tuple[Cell, ...]:
+def _waits(point: CurvePoint) -> str:
+    """Share of the step in which GPUs wait for the slowest."""
+    return "" if point.row is None else f"{point.row.straggler_s / point.row.step_time_s:.1%}"
+
+
+def _point(point: CurvePoint, scale: Scale, *, chosen: bool) -> tuple[Cell, ...]:
     row = point.row
     if row is None or point.efficiency is None:
-        return (f"{point.gpus:,}", Span("-", BAD), "", "", "", Span("nothing fits", BAD), "", "", "")
+        return (f"{point.gpus:,}", Span("-", BAD), "", "", "", "", Span("nothing fits", BAD), "", "")
     again = "" if row.layout.recompute == "none" else f", recompute {recompute_words(row.layout)}"
     return (
-        Span(f"{point.gpus:,}", STRONG),
-        scale.of(row.step_time_s),
+        Span(f"> {point.gpus:,}" if chosen else f"{point.gpus:,}", f"{STRONG} {GOOD}" if chosen else STRONG),
+        Span(scale.of(row.step_time_s), STRONG if chosen else ""),
         format_count(row.tokens_per_s),
         f"{point.efficiency:.0%}",
         f"{row.mfu:.1%}",
-        f"{layout_words(row.layout)}, mb {row.layout.micro_batch}{again}",
+        "" if row.headroom_bytes is None else format_bytes(row.headroom_bytes),
+        f"{layout_words(row.layout)}, mb\u00a0{row.layout.micro_batch}{again}",
         f"{row.exposed_share:.1%}",
         f"{row.bubble_share:.1%}",
-        "" if row.headroom_bytes is None else format_bytes(row.headroom_bytes),
     )
 
 
@@ -229,7 +247,8 @@ def _closed_words(closed: ClosedForm) -> str:
 EXPLAINED = (
     "per GPU: tokens/s of a GPU over those at the smallest number; comm.: share of the step in which communication "
     "is exposed; free: memory that is left; mb: micro-batch; SP: sequence parallelism.",
-    "* unbeaten: no other layout is as good in step time, memory, GPUs and cost, and better in one.",
+    "> best by the objective; * unbeaten: no other layout is as good in step time, memory, GPUs and cost, and better "
+    "in one.",
     "A limit is read off the curve between its points, by power laws; beyond the largest number of GPUs searched the "
     "layouts go on with more data-parallel ranks. The range comes from the error of the prediction, put on the rate of "
     "computing and on that of the network in turn: moves add as squares.",

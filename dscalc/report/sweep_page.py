@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from datetime import date
 from typing import TYPE_CHECKING
 
-from dscalc.answers.envelope import VERSION
+from dscalc.answers.envelope import VERSION, Warning
 from dscalc.answers.sweep_detail import in_full, paying
 from dscalc.answers.sweep_rows import layout_words
 from dscalc.report import sweep_appendix as appendix
 from dscalc.report import sweep_sections as sections
 from dscalc.report.html import Cell, Html, embedded, number, page, section, tag
 from dscalc.report.sweep_figure import figure_of
-from dscalc.report.sweep_words import LIMIT_WORDS, about, ceiling_words, gpus_span
+from dscalc.report.sweep_words import LIMIT_WORDS, ceiling_words, gpus_span, limit_gpus
 from dscalc.units import format_bytes, format_count, format_time
 
 if TYPE_CHECKING:
@@ -89,8 +89,8 @@ def _head(answer: SweepAnswer, title: str, today: date) -> Html:
 def _answer(answer: SweepAnswer, best: CurvePoint | None, full: StepAnswer | None) -> Iterator[Html]:
     """The answer in two sentences, a third where the fastest lies beyond the ceiling, then in figures."""
     if best is None or best.row is None or full is None:
-        why = "".join(tag("p", f"{w.message}. Next: {w.next_step}.").markup for w in answer.warnings[:1])
-        yield Html(f'<div class="answer stopped">{tag("p", "Nothing fits.").markup}{why}</div>')
+        why = "".join(tag("p", _sentence(w)).markup for w in answer.warnings[:1])
+        yield Html(f'<div class="answer stopped">{why or tag("p", "Nothing fits.").markup}</div>')
         yield Html("<!--contents-->")
         return
     row, budget = best.row, best.budget
@@ -115,6 +115,10 @@ def _answer(answer: SweepAnswer, best: CurvePoint | None, full: StepAnswer | Non
     yield Html(f'<div class="{class_}">{inner}</div>')
     yield _tiles(answer, row, budget)
     yield Html("<!--contents-->")
+
+
+def _sentence(warning: Warning) -> str:
+    return f"{warning.message[:1].upper()}{warning.message[1:]}. Next: {warning.next_step}."
 
 
 def _stops(answer: SweepAnswer, row: Row) -> str:
@@ -145,7 +149,7 @@ def _tiles(answer: SweepAnswer, row: Row, budget: Budget | None) -> Html:
     if found.gpus is not None and found.binding_limit is not None:
         span = gpus_span(found.low_gpus, found.high_gpus)
         words = f"GPUs{f', {span}' if span else ''}: {LIMIT_WORDS[found.binding_limit]}"
-        tiles.append(("Ceiling", number(about(found.gpus), found.gpus), words))
+        tiles.append(("Ceiling", number(limit_gpus(found), found.gpus), words))
     if budget is not None:
         tiles.append(
             (

@@ -194,7 +194,7 @@ def machines(answer: SweepAnswer) -> list[Cell]:
                 number(format_time(row.step_time_s), row.step_time_s),
                 number(format_count(row.tokens_per_s), row.tokens_per_s),
                 number(f"{row.mfu:.1%}", row.mfu),
-                number(about(found.gpus) or "not reached", found.gpus),
+                number(limit_gpus(found) or "not reached", found.gpus),
                 "" if budget is None else number(format_time(budget.wall_time_s), budget.wall_time_s),
                 "" if hours is None else number(format_count(hours), hours),
                 "" if budget is None or budget.usd is None else number(format_count(budget.usd), budget.usd),
