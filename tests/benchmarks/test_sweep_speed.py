@@ -1,7 +1,7 @@
 """How fast and how large a sweep is: GPT-3 175B on 1,024 A100, every axis, a batch of 1,536.
 
-Run with ``pytest -s tests/benchmarks/test_sweep_speed.py``. Each sweep runs in a process of its own, on one core, so that
-its peak memory is its own; what is asserted is what the docs promise.
+Run with ``pytest -s tests/benchmarks/test_sweep_speed.py``. Each sweep runs in a process of its own, on one core, so
+that its peak memory is its own; what is asserted is what the docs promise.
 """
 
 from __future__ import annotations
