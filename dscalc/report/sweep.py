@@ -86,7 +86,7 @@ def line(answer: SweepAnswer) -> str:
     """The answer in one line."""
     best = answer.best
     if best is None or best.row is None:
-        return "nothing fits"
+        return "nothing fits" if answer.complete else "interrupted before a layout that fits was found"
     row = best.row
     on = f" on {row.setup}" if len(answer.setups) > 1 else ""
     return (
@@ -141,7 +141,7 @@ def _headline(out: Screen, answer: SweepAnswer) -> None:
             STRONG,
         )
     else:
-        out.say("Nothing fits.", BAD)
+        out.say("Nothing fits." if answer.complete else "Nothing that fits was found so far.", BAD)
     out.say(
         f"Of {format_count(answer.candidates)} candidates {format_count(answer.evaluated)} had their memory worked "
         f"out; {format_count(answer.feasible)} fit and were timed."
