@@ -31,8 +31,8 @@ def accumulation(out: Screen, layouts: Layouts) -> None:
     columns += [("bubble", "right"), ("dp sends", "right"), ("reduced", "left"), ("GPU time/seq", "right")]
     _shown(out, columns, rows)
     out.say(
-        "b x a: local batch x micro-batches; dp sends: gradients, and with ZeRO weights, in a step; reduced: gradients, "
-        "once or after each micro-batch. Accumulation spares the network and the optimizer, not computing.",
+        "b x a: local batch x micro-batches; dp sends: gradients, and with ZeRO weights, in a step; reduced: "
+        "gradients, once or after each micro-batch. Accumulation spares the network and the optimizer, not computing.",
         QUIET,
     )
     if any(row.fits is False for row in layouts.accumulation):

@@ -96,6 +96,7 @@ def _rates(batch: int) -> list[float]:
         ({"optimizer": "adamw", "rule": "linear"}, "rule_of_another_optimizer"),
         ({"optimizer": "momentum", "rule": "sqrt", "workers": 32}, "rule_of_another_optimizer"),
         ({"rule": "lamb", "workers": 2048}, "beyond_evidence"),
+        ({"beta1": 0.95}, "unused_option"),  # of a linear rule
         ({"tokens": 1_000_000, "seq_len": 1024}, "warmup_longer_than_training"),
     ],
 )
@@ -425,6 +426,7 @@ def test_what_is_missing_for_more_is_said() -> None:
         (("--base-batch", "0"), 2, ["--base-batch"]),
         (("--base-lr", "-1", "--base-batch", "2"), 2, ["--base-lr"]),
         (("--base-lr", "inf", "--base-batch", "2"), 2, ["--base-lr"]),
+        (("--base-lr", "1e300", "--base-batch", "2"), 2, ["--base-lr", "up to 1,000,000,000"]),
         (("--rule", "cubic"), 2, ["--rule", "linear, sqrt"]),
         (("--batch-law", "moore"), 2, ["--batch-law", "kaplan"]),
         (("--jitter", "300%"), 2, ["--jitter"]),
@@ -455,6 +457,11 @@ def test_a_scenario_holds_the_options(run_dscalc: Any, tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text(text, encoding="utf-8")
     ran = run_dscalc("batch", "--scenario", "run.toml", "--quiet", cwd=tmp_path)
     assert ran.stdout == run_dscalc(*WORDS, "--quiet").stdout
+
+
+def test_a_missing_sequence_length_is_asked_for(run_dscalc: Any) -> None:
+    assert "Add --seq-len" in run_dscalc("batch", "--workers", "8", "--tokens", "1T").stdout
+    assert "Add --seq-len" not in run_dscalc("batch", "--workers", "8", "--tokens", "1T", "--seq-len", "1k").stdout
 
 
 def test_a_file_of_csv_is_the_schedule(run_dscalc: Any, tmp_path: Path) -> None:
