@@ -30,9 +30,12 @@ def accumulation(out: Screen, layouts: Layouts) -> None:
     columns = [("", "left"), ("GPUs", "right"), ("b x a", "right"), ("memory", "right"), ("step", "right")]
     columns += [("bubble", "right"), ("dp sends", "right"), ("reduced", "left"), ("GPU time/seq", "right")]
     _shown(out, columns, rows)
+    spared = "the optimizer and the network"
+    if any(row.sends_each_micro_batch for row in layouts.accumulation):
+        spared = "the optimizer, but not the network with this ZeRO stage"
     out.say(
         "b x a: local batch x micro-batches; dp sends: gradients, and with ZeRO weights, in a step; reduced: "
-        "gradients, once or after each micro-batch. Accumulation spares the network and the optimizer, not computing.",
+        f"gradients, once or after each micro-batch. Accumulation spares {spared}; computing stays.",
         QUIET,
     )
     if any(row.fits is False for row in layouts.accumulation):

@@ -398,6 +398,15 @@ def test_accumulation_spares_the_network_and_zero2_does_not() -> None:
     often, less = gradients(2)
     assert often > 2.0 * less
     assert gradients(2, no_sync=True)[0] < 0.6 * often
+    gathered, less = gradients(3, no_sync=True)  # weights, for each micro-batch
+    assert gathered > 2.0 * less
+    said = [dscalc.batch(**{**MODEL, "zero": zero}).layouts for zero in (0, 1, 2, 3)]
+    assert [layouts is not None and layouts.accumulation[0].sends_each_micro_batch for layouts in said] == [
+        False,
+        False,
+        True,
+        True,
+    ]
 
 
 def test_what_is_missing_for_more_is_said() -> None:
