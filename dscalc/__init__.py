@@ -13,8 +13,10 @@ __all__ = [
     "MemoryAnswer",
     "__version__",
     "batch",
+    "bench",
     "comm",
     "evaluate",
+    "fit",
     "load_books",
     "load_cluster",
     "load_gpu",
@@ -27,7 +29,9 @@ __all__ = [
 
 if TYPE_CHECKING:
     from dscalc.answers.batch import batch
+    from dscalc.answers.bench import bench
     from dscalc.answers.comm import comm
+    from dscalc.answers.fit import fit
     from dscalc.answers.memory import MemoryAnswer, memory
     from dscalc.answers.ratio import ratio
     from dscalc.answers.step import step
@@ -42,8 +46,10 @@ _HOMES = {
     "DscalcError": "dscalc.errors",
     "MemoryAnswer": "dscalc.answers.memory",
     "batch": "dscalc.answers.batch",
+    "bench": "dscalc.answers.bench",
     "comm": "dscalc.answers.comm",
     "evaluate": "dscalc.cost.evaluate",
+    "fit": "dscalc.answers.fit",
     "load_books": "dscalc.specs.stack",
     "load_cluster": "dscalc.specs.store",
     "load_gpu": "dscalc.specs.store",

@@ -319,12 +319,46 @@ class Protocols:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Curve:
+    """Measured times of one collective in one group, by message size; log-log between the sizes.
+
+    Attributes:
+        op: one of ``cost.algorithms.OPS``.
+        group, inside, domains: members, members in one domain of the first tier, domains of it, as the benchmark ran.
+        members, spread: the last two for each tier but the outermost [ranks, (tiers - 1,)].
+        shared: 1: all GPUs of a domain sent at the same time, as the groups of a layout do; 0: some were idle.
+        log_bytes: natural logarithm of the message sizes, ascending [log bytes, (sizes,)].
+        log_s: natural logarithm of the times [log s, (sizes,)].
+        error: half-width of the 80 % bar of the logarithm of a time [1, (sizes,)].
+        source: file and lines.
+    """
+
+    op: str
+    group: float
+    inside: float
+    domains: float
+    members: Array
+    spread: Array
+    shared: float
+    log_bytes: Array
+    log_s: Array
+    error: Array
+    source: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Network:
-    """The network of a cluster: nested tiers, inner first, and the library that runs on it."""
+    """The network of a cluster: nested tiers, inner first, and the library that runs on it.
+
+    Measured curves win over the model of tiers and library where they reach. ``edge`` moves what they say within its
+    bar: 0 the most likely, 1 the slow end, -1 the fast end.
+    """
 
     name: str
     tiers: tuple[Tier, ...]
     protocols: Protocols
+    curves: tuple[Curve, ...] = ()
+    edge: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dscalc.answers.batch_layouts import Layouts, layouts_of
 from dscalc.answers.batch_limits import EXTRA_DATA, Limit, Waiting, limits, waiting
 from dscalc.answers.batch_rules import Rates, Warmup, rates
 from dscalc.answers.case import SHAPE_WORDS, Case, build_case, inputs_of
@@ -25,6 +24,9 @@ from dscalc.specs.layout_spec import lower
 from dscalc.specs.option_table import OPTIONS
 from dscalc.specs.sgd_facts import Said, sgd_facts
 from dscalc.units import GIGA
+
+if TYPE_CHECKING:
+    from dscalc.answers.batch_layouts import Layouts
 
 MODEL_WORDS = ("model", "params", *SHAPE_WORDS)
 NEEDS_MODEL = ("lora_rank", "lora_targets", "base_precision", "ep", "etp")
@@ -171,7 +173,7 @@ def answer(given: Mapping[str, Any]) -> BatchAnswer:
     params = (float(case.counts.main), float(case.counts.active)) if modelled else None
     worker = spec.micro_batch * spec.grad_accum * each
     found_limits = limits(given, float(size * each), float(worker), unit, params, assumed, warned)
-    layouts = layouts_of(given, case) if modelled else None
+    layouts = _layouts(given, case) if modelled else None
     inside = float(case.machine.record.gpus_per_node[0])
     if inside != inside:
         inside = case.books.constants.gpus_per_node
@@ -181,7 +183,7 @@ def answer(given: Mapping[str, Any]) -> BatchAnswer:
         given, spec.gpus, inside, spec.tp * spec.cp, layouts.meetings if layouts else 0.0, step_time_s, assumed
     )
     found_updates = _updates(given, size, spec.micro_batch * spec.grad_accum, seq_len)
-    warned += _long_warmup(found_rates.warmup, found_updates)
+    warned += [*_long_warmup(found_rates.warmup, found_updates), *_misfit(layouts)]
     return BatchAnswer(
         case=case,
         given=dict(given),
@@ -216,6 +218,13 @@ def _case(given: Mapping[str, Any], modelled: bool) -> Case:
             raise InputError("needs a model; add --model NAME or a config.json", where="--" + name.replace("_", "-"))
     stand_in = {"params": GIGA, "seq_len": given["tokens_per_rank"]} if "tokens_per_rank" in given else {"params": GIGA}
     return build_case({**stand_in, **given})
+
+
+def _layouts(given: Mapping[str, Any], case: Case) -> Layouts:
+    """The same batch in other layouts; what only a model needs is loaded only then."""
+    from dscalc.answers.batch_layouts import layouts_of
+
+    return layouts_of(given, case)
 
 
 def _assumed(case: Case, modelled: bool, seq_len: int | None) -> list[Assumption]:
@@ -255,6 +264,18 @@ def _long_warmup(warmup: Warmup, found: Updates) -> list[Warning]:
             "warmup_longer_than_training",
             f"warmup takes {warmup.steps:,} updates, and training has {found.total:,}",
             "shorten --warmup",
+        )
+    ]
+
+
+def _misfit(layouts: Layouts | None) -> list[Warning]:
+    if layouts is None or not layouts.accumulation or layouts.accumulation[0].fits is not False:
+        return []
+    return [
+        Warning(
+            "does_not_fit",
+            "this layout does not fit in the memory of the GPU",
+            "ask dscalc memory with the same options what would help",
         )
     ]
 

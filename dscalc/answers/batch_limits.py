@@ -95,8 +95,6 @@ def limits(
         InputError: a law was asked for by name and lacks an input.
     """
     names = given.get("batch_law", BATCH_LAWS)
-    if any(name in given for name in ("batch_law", *OPTION_OF)) and "extra_data" not in given:
-        assumed.append(Assumption("extra_data", EXTRA_DATA, "fraction", "default", "[Zhang2024]"))
     penalty = 1.0 + given.get("extra_data", EXTRA_DATA)
     known: dict[str, float | None] = {name: given.get(name) for name in ("train_loss", "tokens", "noise_scale")}
     known["params"] = params[0] if params else None
@@ -113,6 +111,8 @@ def limits(
         found.append(limit)
         if not missing:
             warned += _warnings(limit, law, known, penalty)
+    if "extra_data" not in given and any(not limit.missing for limit in found):
+        assumed.append(Assumption("extra_data", EXTRA_DATA, "fraction", "default", "[Zhang2024]"))
     return tuple(found)
 
 

@@ -238,12 +238,18 @@ def _machine(given: Mapping[str, Any]) -> tuple[Machine, list[Assumption]]:
             gpu = spec
     if "cluster" in given:
         found = load_cluster(given["cluster"], profiles)
+        if cluster is not None and found.spec is not cluster and found.spec.id != cluster.id:
+            raise InputError(
+                f"{given['profile']} is the cluster {cluster.id}, and --cluster names {found.spec.id}; leave --cluster "
+                f"out, or name {cluster.id}",
+                where="--profile",
+            )
         cluster = found.spec
         _alias(assumed, "cluster", found.spec.id, found.assumption)
     if "gpu" in given:
         named = load_gpu(given["gpu"], profiles)
         _alias(assumed, "gpu", named.spec.id, named.assumption)
-        if cluster is not None and "cluster" in given and cluster.gpu != named.spec.id:
+        if cluster is not None and cluster.gpu != named.spec.id:
             raise InputError(
                 f"{named.spec.id} is not the GPU of {cluster.id}, which is {cluster.gpu}; name one of them",
                 where="--gpu",

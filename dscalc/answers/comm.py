@@ -27,6 +27,7 @@ from dscalc.units import GIB
 
 MODEL_WORDS = ("model", "params", *SHAPE_WORDS)
 TRACE_BYTES = 4.0  # of one element, where --gradient-bytes is silent
+MEASURED = "measured"  # in place of an algorithm: a benchmark does not say which one ran
 LARGE_BYTES = 16.0 * GIB  # a message that no latency slows
 NO_MEMORY = ("usable_bytes", "cuda_context_bytes", "communicator_bytes", "workspace_bytes", "launch_queue")
 NOT_SENT = ("optimizer", "attention", "offload", "optimizer_in_backward", "gpus_per_node", "error_fraction")
@@ -64,6 +65,9 @@ class Row(NamedTuple):
     misaligned: bool
     extrapolated: bool
     rate_share: float
+    low_s: float  # the error bar of time_s, from what was measured; equal to it where nothing was
+    high_s: float
+    measured: str  # file and lines of the curve behind the time; empty: the model says it
     formula: str
     sent: str
     source: str
@@ -89,6 +93,9 @@ ROW_KEYS = (
     "misaligned",
     "extrapolated",
     "rate_share",
+    "low_s",
+    "high_s",
+    "measured",
     "formula",
     "source",
 )
@@ -187,7 +194,15 @@ def answer(given: Mapping[str, Any]) -> CommAnswer:
     found = communication(case.model.shape, layouts, lowered.network, case.adapters, wire, algorithms)
     stage = listed_stage(case.model.shape, layouts, case.adapters)
     symbols = _symbols(case, stage, wire)
-    rows = tuple(_row(c, case, lowered.network, symbols) for c in found if _first(c.traffic_bytes) > 0.0)
+    ends = [found, found]
+    if lowered.network.curves:
+        moved = (replace(lowered.network, edge=edge) for edge in (-1.0, 1.0))
+        ends = [communication(case.model.shape, layouts, n, case.adapters, wire, algorithms) for n in moved]
+    rows = tuple(
+        _row(c, (_first(low.time_s), _first(high.time_s)), case, lowered.network, symbols)
+        for c, low, high in zip(found, *ends, strict=True)
+        if _first(c.traffic_bytes) > 0.0
+    )
     totals = tuple(_total(axis, [r for r in rows if r.axis == axis]) for axis in dict.fromkeys(r.axis for r in rows))
     answered = CommAnswer(
         case=case,
@@ -255,18 +270,20 @@ def _first(values: Any) -> float:
     return float(np.asarray(values, dtype=np.float64).reshape(-1)[0])
 
 
-def _row(found: Collective, case: Case, network: Network, symbols: Mapping[str, float]) -> Row:
+def _row(
+    found: Collective, bar: tuple[float, float], case: Case, network: Network, symbols: Mapping[str, float]
+) -> Row:
     transfer, spec = found.transfer, case.layout.spec
     group, size, count = _first(transfer.group), _first(transfer.message_bytes), _first(transfer.calls)
     large = timed(replace(transfer, message_bytes=np.array([LARGE_BYTES])), np.array([float(spec.gpus)]), network)
     took, best = _first(found.time_s), _first(large.time_s)
     share = (size / LARGE_BYTES) * (best / took) if took > 0.0 else 1.0
-    algorithm = ALGORITHMS[int(found.algorithm.reshape(-1)[0])].name
+    algorithm, curve = ALGORITHMS[int(found.algorithm.reshape(-1)[0])].name, int(found.curve.reshape(-1)[0])
     parameters = symbols["N_e" if transfer.axis == "edp" else "N_d"]
     return Row(
         axis=transfer.axis,
         op=transfer.op,
-        algorithm=algorithm,
+        algorithm=MEASURED if curve >= 0 else algorithm,
         group=int(group),
         members_inside=int(_first(found.inside)),
         tier=network.tiers[int(found.tier.reshape(-1)[0])].name,
@@ -283,6 +300,9 @@ def _row(found: Collective, case: Case, network: Network, symbols: Mapping[str, 
         misaligned=bool(np.any(found.misaligned)),
         extrapolated=bool(np.any(found.extrapolated)),
         rate_share=min(1.0, share),
+        low_s=bar[0],
+        high_s=bar[1],
+        measured=network.curves[curve].source if curve >= 0 else "",
         formula=transfer.formula,
         sent=SENT.get(f"{transfer.op} {algorithm}", SENT[transfer.op]),
         source=transfer.source,

@@ -12,7 +12,15 @@ from dscalc.answers.envelope import Assumption
 from dscalc.answers.rates import as_read
 from dscalc.errors import InputError
 from dscalc.specs.hardware import ClusterSpec
-from dscalc.specs.network import Lowered, Note, compose_network, load_interconnect, lower_network, plain_network
+from dscalc.specs.network import (
+    Lowered,
+    Note,
+    compose_network,
+    load_interconnect,
+    lower_network,
+    plain_network,
+    with_curves,
+)
 
 MEASURE = "measure with nccl-tests: all_reduce_perf -b 8 -e 8G -f 2 on these GPUs"
 ANY_NETWORK = "ib-ndr"  # between nodes that the job never leaves
@@ -53,7 +61,8 @@ def network_of(given: Mapping[str, Any], case: Case) -> Lowered:
             where="--gpus-per-node",
         )
     named = load_interconnect(given["interconnect"], profiles).spec if "interconnect" in given else None
-    if cluster is not None and named is None and _as_it_is(given, cluster):
+    known = cluster is not None and (cluster.tiers or cluster.scaleout_bytes_per_s or not cluster.collectives)
+    if cluster is not None and known and named is None and _as_it_is(given, cluster):
         return lower_network(cluster, profiles)
     if gpu is None:
         if named is None and gpus == 1:
@@ -62,7 +71,8 @@ def network_of(given: Mapping[str, Any], case: Case) -> Lowered:
         raise InputError(f"{words}, or --bandwidth 50GB/s", where="--gpu" if named is not None else "--cluster")
     if cluster is not None and named is None and cluster.tiers:
         named = load_interconnect(cluster.tiers[-1].interconnect, profiles).spec
-    inside = given.get("gpus_per_node") or (int(gpu.gpus_per_node.base) if gpu.gpus_per_node is not None else None)
+    usual = cluster.gpus_per_node if cluster is not None else gpu.gpus_per_node
+    inside = given.get("gpus_per_node") or (int(usual.base) if usual is not None else None)
     if named is None:
         if gpus > (inside or 1):
             what = f"{gpus} GPUs leave nodes of {inside}, and nothing says how nodes are joined; add"
@@ -72,8 +82,13 @@ def network_of(given: Mapping[str, Any], case: Case) -> Lowered:
         named = load_interconnect(ANY_NETWORK, profiles).spec
         inner = compose_network(gpu, inside, named, profiles=profiles)
         alone = replace(inner.network, name=f"{gpu.id} x{inside}" if inside else gpu.id)
-        return Lowered(alone, tuple(note for note in inner.notes if not note.name.startswith("network/")))
-    return compose_network(gpu, given.get("gpus_per_node"), named, cluster=cluster, profiles=profiles)
+        found = Lowered(alone, tuple(note for note in inner.notes if not note.name.startswith("network/")))
+    else:
+        found = compose_network(gpu, given.get("gpus_per_node"), named, cluster=cluster, profiles=profiles)
+    if cluster is None or not _as_it_is(given, cluster):
+        return found
+    inner_curves = [curve for curve in cluster.collectives if curve.nodes == 1]  # the rest ran on another network
+    return with_curves(found, inner_curves, cluster.gpus_in_node)
 
 
 def _by_hand(given: Mapping[str, Any]) -> Iterator[Note]:

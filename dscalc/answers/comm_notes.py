@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dscalc.answers.comm_network import MEASURE
 from dscalc.answers.envelope import Warning
-from dscalc.units import format_bytes, format_count
+from dscalc.units import format_bytes, format_count, format_time
 
 if TYPE_CHECKING:
     from dscalc.answers.comm import CommAnswer, Row
@@ -43,6 +43,8 @@ def warnings_of(found: CommAnswer, algorithms: Mapping[str, str], too_large: boo
             "ask dscalc memory with the same options what would help",
         )
     for row in found.rows:
+        if row.measured:
+            continue
         wanted = algorithms.get(row.op, row.algorithm)
         if wanted != row.algorithm:
             yield Warning(
@@ -51,6 +53,8 @@ def warnings_of(found: CommAnswer, algorithms: Mapping[str, str], too_large: boo
                 "force another, or leave the choice open",
             )
     beyond = [row for row in found.rows if row.extrapolated and _tells(row, found)]
+    yield from _outside([row for row in beyond if row.measured])
+    beyond = [row for row in beyond if not row.measured]
     if beyond:
         yield Warning(
             "extrapolated",
@@ -60,6 +64,20 @@ def warnings_of(found: CommAnswer, algorithms: Mapping[str, str], too_large: boo
     assumed = [n.name for n in (found.network.notes if found.network else ()) if n.kind == "assumed"]
     if assumed and found.rows:
         yield Warning("network_assumed", f"taken for granted, not measured: {', '.join(assumed)}", MEASURE)
+
+
+def _outside(rows: list[Row]) -> Iterator[Warning]:
+    """Calls that a measured curve stands for without having been measured itself."""
+    if not rows:
+        return
+    widest = max(rows, key=lambda row: row.high_s / row.low_s)
+    yield Warning(
+        "extrapolated",
+        f"{_listed(rows)}: no log has this group or size; bracketed from {widest.measured}, "
+        f"{format_time(widest.low_s)} to {format_time(widest.high_s)} for {widest.axis} {widest.op}",
+        f"run nccl-tests with {widest.group} ranks as this group lies ({widest.members_inside} in a domain) up to "
+        f"{format_bytes(widest.bytes)}, and fit its log too",
+    )
 
 
 def _tells(row: Row, found: CommAnswer) -> bool:

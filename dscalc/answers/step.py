@@ -13,7 +13,7 @@ from dscalc.answers.comm_network import network_of
 from dscalc.answers.envelope import Assumption, Warning, envelope
 from dscalc.answers.memory import MemoryAnswer
 from dscalc.answers.memory import answer as memory_answer
-from dscalc.answers.step_notes import Explanation, explanations, step_warnings
+from dscalc.answers.step_notes import Explanation, bracketed, explanations, step_warnings
 from dscalc.cost.conventions import CONVENTIONS, NAMES, model_flop
 from dscalc.cost.step import Step
 from dscalc.cost.step import step as step_of
@@ -21,8 +21,10 @@ from dscalc.cost.stragglers import STRAGGLER, with_straggler
 from dscalc.errors import DscalcError, InputError
 from dscalc.frozen import dataclass
 from dscalc.records import Engine, Layouts, PaceConstants, PaceTable, Timing
+from dscalc.specs.calibrated import calibrated
 from dscalc.specs.given import gather
 from dscalc.specs.layout_spec import lower
+from dscalc.specs.measured import Sustained
 from dscalc.specs.network import Lowered
 from dscalc.specs.option_table import OPTIONS
 from dscalc.specs.pace import (
@@ -65,6 +67,7 @@ class Inputs:
     table: PaceTable
     constants: PaceConstants
     network: Lowered
+    slower: tuple[tuple[Engine, PaceTable, PaceConstants], ...] = ()  # each measured number once at the bad end
     jitter: float = 0.0  # spread of a step between GPUs, as a share of it
 
     def run(self) -> Step:
@@ -74,6 +77,24 @@ class Inputs:
         if not self.jitter:
             return found
         return with_straggler(found, np.array([self.jitter]), np.array([float(self.case.layout.spec.gpus)]))
+
+    def spread(self, seconds: float) -> tuple[float, float]:
+        """What the errors of measured numbers do to a step, faster and slower: root of the sum of squares.
+
+        Args:
+            seconds: the step as predicted [s].
+
+        Returns:
+            Relative half-widths; zero where nothing was measured here.
+        """
+        worse = [replace(self, engine=e, table=t, constants=c) for e, t, c in self.slower]
+        own = sum((float(case.run().step_time_s[0]) / seconds - 1.0) ** 2 for case in worse)
+        ends = [0.0, 0.0]
+        if self.network.network.curves:
+            for i, edge in enumerate((-1.0, 1.0)):
+                moved = replace(self.network, network=replace(self.network.network, edge=edge))
+                ends[i] = float(replace(self, network=moved).run().step_time_s[0]) / seconds - 1.0
+        return float(np.sqrt(own + ends[0] ** 2)), float(np.sqrt(own + ends[1] ** 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +220,7 @@ def answer(
         for leaf in found.terms
     )
     bar = error_fraction(spec.stack, _gpu_id(case), bool(shape.experts))
+    faster, slower = (float(np.hypot(bar.value, own)) for own in inputs.spread(seconds))
     over = float(found.bubble_over_ideal[0])
     answered = StepAnswer(
         case=case,
@@ -206,8 +228,8 @@ def answer(
         step_time_s=seconds,
         lower_s=float(found.lower_s[0]),
         upper_s=float(found.upper_s[0]),
-        low_s=seconds / (1.0 + bar.value),
-        high_s=seconds * (1.0 + bar.value),
+        low_s=seconds / (1.0 + faster),
+        high_s=seconds * (1.0 + slower),
         tokens_per_s=tokens / seconds,
         tokens_per_s_per_gpu=tokens / seconds / spec.gpus,
         samples_per_s=spec.global_batch / seconds,
@@ -230,7 +252,8 @@ def answer(
         verdict, reasons = explanations(inputs, answered, measured_s)
         answered = replace(answered, verdict=verdict, explanations=reasons)
     memory_warnings = [w for w in held.warnings if w not in case.warnings]
-    return replace(answered, warnings=(*step_warnings(answered, found), *memory_warnings, *case.warnings))
+    told = (*step_warnings(answered, found), *bracketed(inputs), *memory_warnings, *case.warnings)
+    return replace(answered, warnings=told)
 
 
 def _gpu_id(case: Case) -> str:
@@ -253,23 +276,32 @@ def step_inputs(given: Mapping[str, Any], case: Case) -> tuple[Inputs, tuple[Not
         raise InputError(
             "is a share of a GPU's peak, but --flops is what it sustains; give one", where="--peak-fraction"
         )
+    cluster = case.machine.cluster
+    table, constants = with_faults(pace_table(), cluster.faults if cluster else ()), pace_constants()
+    slower: tuple[tuple[Engine, PaceTable, PaceConstants], ...] = ()
+    if cluster is not None and cluster.sustained.model_dump() != Sustained.trusted({}).model_dump():
+        found = calibrated(gpu, cluster.sustained, spec.stack, record, table, constants)
+        record, table, constants, slower = found.engine, found.table, found.constants, found.slower
+        replaced = {n.name for n in found.notes}
+        notes = (*(n for n in notes if n.name not in replaced), *found.notes)
     if "flops" in given or "peak_fraction" in given:
         name = "flops" if "flops" in given else "peak_fraction"
         share = given["flops"] / float(record.peak_flop_per_s[0]) if name == "flops" else given["peak_fraction"]
         if not share > 0.0:
             raise InputError("0 is out of range; a value above 0 is right", where="--" + name.replace("_", "-"))
-        record = replace(record, gemm_fraction=np.asarray([share]))
+        by_hand = np.asarray([share])
+        record = replace(record, gemm_fraction=by_hand)
+        slower = tuple((replace(e, gemm_fraction=by_hand), t, c) for e, t, c in slower)
         notes = tuple(n for n in notes if not n.name.endswith("gemm_fraction"))
-    cluster = case.machine.cluster
-    table = with_faults(pace_table(), cluster.faults if cluster else ())
     return (
         Inputs(
             case,
             lower([spec], case.books),
             record,
             table,
-            pace_constants(),
+            constants,
             network_of(given, case),
+            slower,
             given.get("jitter", 0.0),
         ),
         (*notes, *notes_of(spec.stack), *constant_notes()),

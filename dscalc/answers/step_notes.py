@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from dscalc.answers.envelope import Warning
+from dscalc.cost.communication import communication
+from dscalc.cost.measured import moved_curves
 from dscalc.cost.step import Step
 from dscalc.records import PaceTable
 from dscalc.specs.pace import faults
@@ -65,7 +67,9 @@ def _slow_network(factor: float) -> Change:
     def changed(inputs: Inputs) -> Inputs:
         network = inputs.network.network
         outer = replace(network.tiers[-1], efficiency=network.tiers[-1].efficiency * factor)
-        lowered = replace(inputs.network, network=replace(network, tiers=(*network.tiers[:-1], outer)))
+        curves = moved_curves(network.curves, factor, across=True)
+        moved = replace(network, tiers=(*network.tiers[:-1], outer), curves=curves)
+        lowered = replace(inputs.network, network=moved)
         return replace(inputs, network=lowered)
 
     return changed
@@ -231,6 +235,29 @@ def _faults(inputs: Inputs, predicted: float, measured_s: float) -> list[Explana
             )
         )
     return found
+
+
+def bracketed(inputs: Inputs) -> list[Warning]:
+    """Collectives that a measured curve stands for without having been measured in that group or size."""
+    network = inputs.network.network
+    if not network.curves:
+        return []
+    case = inputs.case
+    found = communication(case.model.shape, inputs.layouts, network, case.adapters)
+    names = [
+        f"{c.transfer.axis} {c.transfer.op} of {float(np.max(c.transfer.group)):.0f}"
+        for c in found
+        if c.extrapolated[0] and c.curve[0] >= 0 and c.time_s[0] > 0.0
+    ]
+    if not names:
+        return []
+    return [
+        Warning(
+            "extrapolated",
+            f"no log has this group or size: {', '.join(dict.fromkeys(names))}; bracketed from the nearest that has",
+            "`dscalc comm` says which log; measure that group with nccl-tests and fit its log too",
+        )
+    ]
 
 
 def step_warnings(answer: StepAnswer, found: Step) -> list[Warning]:

@@ -14,7 +14,7 @@ from dscalc.cost.conventions import model_flop
 from dscalc.cost.memory import memory
 from dscalc.cost.step import Step, step
 from dscalc.frozen import dataclass
-from dscalc.records import Array
+from dscalc.records import Array, Layouts, Timing
 from dscalc.specs.layout_spec import LayoutSpec
 from dscalc.sweep.space import Ids, Space
 
@@ -114,7 +114,7 @@ def rows_of(setup: Setup, space: Space, ids: Ids, ranks: Sequence[int]) -> list[
 
     flop = column(model_flop(DEFAULT_CONVENTION, space.shape, layouts))
     nominal = float(setup.inputs.engine.nominal_flop_per_s[0])
-    bars = error_of(setup, timed)
+    bars = error_of(setup, space, layouts, timed)
     groups = {name: _sums(timed, prefixes, n) for name, prefixes in KINDS}
     hidden = [max(0.0, v) for v in column(_hidden(timed))]
     columns = {
@@ -164,9 +164,25 @@ def rows_of(setup: Setup, space: Space, ids: Ids, ranks: Sequence[int]) -> list[
     return found
 
 
-def error_of(setup: Setup, timed: Step) -> list[float]:
+def error_of(setup: Setup, space: Space, layouts: Layouts, timed: Step) -> list[float]:
     """Half-width of the error bar of each row, relative: the one place where a sweep asks for it."""
-    return [setup.error.value] * len(timed.step_time_s)
+    bars = np.full(len(timed.step_time_s), setup.error.value)
+    if setup.inputs.network.network.curves or setup.inputs.slower:
+        bars = np.hypot(bars, _measured_error(setup, space, layouts, timed))
+    return [float(bar) for bar in bars]
+
+
+def _measured_error(setup: Setup, space: Space, layouts: Layouts, timed: Step) -> Array:
+    """What the errors of numbers measured on the cluster do to each row: root of the sum of squares."""
+    timing, adapters = setup.machine.timing, setup.machine.adapters
+    worse = [Timing(e, t, c, timing.network) for e, t, c in setup.inputs.slower]
+    if timing.network.curves:
+        worse.append(replace(timing, network=replace(timing.network, edge=1.0)))
+    total = np.zeros(len(timed.step_time_s))
+    for each in worse:
+        moved = step(space.shape, layouts, each, adapters, keep_terms=False)
+        total = total + (moved.step_time_s / timed.step_time_s - 1.0) ** 2
+    return np.asarray(np.sqrt(total))
 
 
 def _sums(timed: Step, prefixes: tuple[str, ...], n: int) -> list[float]:

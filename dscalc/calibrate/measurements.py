@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -42,6 +43,9 @@ class Table:
         rows_torn: rows of which a part was lost and that are not reported.
         rows_zero: rows of no bytes, not reported.
         checks: what the log says twice.
+        groups: groups of ``ranks`` members that ran the same call at the same time; they share the links they cross.
+        mean_busbw_bytes_per_s: mean of all cells, rows of no bytes included, as the tools print it [bytes/s].
+        printed_mean_busbw_bytes_per_s: as the log prints it; NaN where it does not [bytes/s].
     """
 
     file: str
@@ -61,6 +65,9 @@ class Table:
     rows_torn: int
     rows_zero: int
     checks: tuple[Check, ...]
+    groups: int = 1
+    mean_busbw_bytes_per_s: float = math.nan
+    printed_mean_busbw_bytes_per_s: float = math.nan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,7 +76,7 @@ class Compute:
 
     Attributes:
         file, format, gpu, first_line, last_line, line: as in ``Table``.
-        kind: ``gemm``, ``memory_copy`` or ``launch``.
+        kind: ``gemm``, ``batched_gemm`` (m counts the rows of all of them), ``memory_copy`` or ``launch``.
         dtype: ``bf16``, ``fp16``, ``fp8``, ``fp32``, ``tf32``; empty where the log does not say.
         m, n, k: sizes of a product [elements, (rows,)]; for ``memory_copy`` n is the size [bytes, (rows,)].
         time_s: time of a call [s, (rows,)].

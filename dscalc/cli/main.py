@@ -30,6 +30,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "dscalc.cli.batch:command",
         "Batch, learning rate and warmup for more workers; critical batch, stragglers.",
     ),
+    "bench": ("dscalc.cli.bench:command", "Measure this hardware under torchrun or Slurm, and write a profile."),
+    "fit": ("dscalc.cli.fit:command", "What logs of benchmarks measured, checked against themselves."),
     "validate": ("dscalc.cli.validate:command", "The model against published measurements, source by source."),
     "list": ("dscalc.cli.catalog:list_command", "What ships: GPUs, clusters, models, recipes, stacks and more."),
     "show": ("dscalc.cli.catalog:show_command", "One shipped thing, each number with its kind and source."),

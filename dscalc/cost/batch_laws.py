@@ -91,7 +91,7 @@ LAWS: dict[str, BatchLaw] = {
             OPTIMAL,
             ("tokens",),
             "0.58 D^0.571",
-            "[Li2025]",
+            "[Li2025]; range unverified",
             "best batch for a number of tokens",
             (Within("tokens", 2e9, 1e11, "tokens"), Within("params", 6e7, 1.08e9, "parameters")),
             lambda given: 0.58 * np.power(given.tokens, 0.571),

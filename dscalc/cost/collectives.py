@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dscalc.codes import LIBRARY_ALGORITHMS, PROTOCOLS
 from dscalc.cost.algorithms import ALGORITHMS, OPS, Algorithm, Placement, placement
+from dscalc.cost.measured import measured_time
 from dscalc.frozen import dataclass
 from dscalc.records import Array, Mask, Network, Protocols, Tier
 
@@ -28,7 +29,9 @@ class CollectiveTime:
         traffic_bytes: bytes that one rank sends (the busiest, where ranks differ).
         algorithm: index into ``ALGORITHMS`` of what ran; -1 where the group has one member.
         tier: index of the outermost tier used.
-        extrapolated: message or group outside the range of the published measurements behind the constants.
+        extrapolated: message or group outside the range of the measurements behind the time: the curve's, where one
+            was used, else the published ones behind the constants.
+        curve: index into ``Network.curves`` of the measured curve behind the time; -1 where the model says it.
     """
 
     time_s: Array
@@ -36,6 +39,7 @@ class CollectiveTime:
     algorithm: NDArray[np.intp]
     tier: NDArray[np.intp]
     extrapolated: Mask
+    curve: NDArray[np.intp]
 
 
 def algorithm_names(op: str) -> tuple[str, ...]:
@@ -129,6 +133,28 @@ def _algorithm_time(row: Algorithm, message_bytes: Array, place: Placement, netw
     return np.asarray(np.where(share > 0.0, latency + busy, np.inf).min(axis=0))
 
 
+def _fastest(
+    op: str, message: Array, place: Placement, network: Network, algorithm: str | None
+) -> tuple[Array, Array, NDArray[np.intp]]:
+    """Time, bytes sent and code of the fastest algorithm, or of the forced one where it can run."""
+    time_s, sent, code = message * 0.0 + np.inf, message * 0.0, np.full(message.shape, -1, dtype=np.intp)
+    ours = [(i, row) for i, row in enumerate(ALGORITHMS) if row.op == op]
+    rest = [entry for entry in ours if len(ours) == 1 or entry[1].name in network.protocols.algorithms]
+    wanted = [entry for entry in ours if entry[1].name == algorithm]
+    for by_itself, rows in ((False, wanted), (True, rest)):
+        open_ = time_s == np.inf  # a forced algorithm that ran is not overtaken
+        for i, row in rows:
+            may = _available(row, network, place, by_itself) & open_
+            if not np.any(may):
+                continue
+            took = np.where(may, _algorithm_time(row, message, place, network, op), np.inf)
+            better = took < time_s
+            time_s = np.where(better, took, time_s)
+            sent = np.where(better, message * row.volume(place), sent)
+            code = np.where(better, i, code)
+    return time_s, sent, code
+
+
 def collective(
     op: str,
     message_bytes: Array,
@@ -143,7 +169,8 @@ def collective(
     A ring over domains runs at min(BW_in n_in/(n_in - 1), n_in BW_out): every GPU of a domain brings its own share
     of the network, and one hop in n_in leaves the links inside alone. All-to-all and messages between two ranks get
     no such help. Where a forced algorithm cannot run (NVLS across domains, halving-doubling among 12 ranks), the
-    fastest one runs instead and is named in the result.
+    fastest one runs instead and is named in the result. Where the network has measured curves they win, unless an
+    algorithm is forced.
 
     Args:
         op: one of ``OPS``.
@@ -174,26 +201,21 @@ def collective(
     message, ranks = message + np.zeros(shape), ranks + np.zeros(shape)
     place = placement(ranks, held, spread, len(network.tiers))
     alone = ranks <= 1.0
-    time_s, sent, code = message * 0.0 + np.inf, message * 0.0, np.full(shape, -1, dtype=np.intp)
-    ours = [(i, row) for i, row in enumerate(ALGORITHMS) if row.op == op]
-    rest = [entry for entry in ours if len(ours) == 1 or entry[1].name in protocols.algorithms]
-    wanted = [entry for entry in ours if entry[1].name == algorithm]
-    for by_itself, rows in ((False, wanted), (True, rest)):
-        open_ = time_s == np.inf  # a forced algorithm that ran is not overtaken
-        for i, row in rows:
-            may = _available(row, network, place, by_itself) & open_
-            if not np.any(may):
-                continue
-            took = np.where(may, _algorithm_time(row, message, place, network, op), np.inf)
-            better = took < time_s
-            time_s = np.where(better, took, time_s)
-            sent = np.where(better, message * row.volume(place), sent)
-            code = np.where(better, i, code)
+    time_s, sent, code = _fastest(op, message, place, network, algorithm)
     beyond = (message < protocols.min_message_bytes) | (message > protocols.max_message_bytes)
+    beyond = beyond | (ranks > protocols.max_ranks)
+    curve = np.full(shape, -1, dtype=np.intp)
+    if network.curves and algorithm is None:
+        found = measured_time(
+            op, message, place, network, time_s, lambda size, there: _fastest(op, size, there, network, None)[0]
+        )
+        time_s, curve = np.asarray(found.time_s, dtype=np.float64), found.curve
+        beyond = np.where(curve >= 0, found.extrapolated, beyond)
     return CollectiveTime(
         time_s=np.where(alone, 0.0, time_s),
         traffic_bytes=np.where(alone, 0.0, sent),
         algorithm=np.where(alone, -1, code).astype(np.intp),
         tier=np.where(alone, 0, place.last).astype(np.intp),
-        extrapolated=np.asarray(~alone & (beyond | (ranks > protocols.max_ranks))),
+        extrapolated=np.asarray(~alone & beyond),
+        curve=np.where(alone, -1, curve).astype(np.intp),
     )

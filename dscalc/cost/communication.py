@@ -32,7 +32,8 @@ class Collective:
         exposed_s: calls that no compute can hide even when it is long enough.
         algorithm: index into the registry of algorithms, -1 where nothing is sent.
         tier: outermost tier used.
-        extrapolated: outside the range behind the constants.
+        extrapolated: outside the range behind the constants, or of the curve.
+        curve: index into ``Network.curves`` of the measured curve behind the time, -1 where the model says it.
     """
 
     transfer: Transfer
@@ -46,6 +47,7 @@ class Collective:
     algorithm: NDArray[np.intp]
     tier: NDArray[np.intp]
     extrapolated: Mask
+    curve: NDArray[np.intp]
 
 
 def communication(
@@ -151,6 +153,7 @@ def timed(transfer: Transfer, gpus: Array, network: Network, algorithm: str | No
         algorithm=np.where(sent, found.algorithm, -1),
         tier=found.tier,
         extrapolated=np.asarray(found.extrapolated & sent),
+        curve=np.where(sent, found.curve, -1),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from dscalc.report.batch_layouts import accumulation, parallelism
+from dscalc.report.batch_layouts import accumulation, markdown_tables, parallelism
 from dscalc.report.export import to_csv, to_json, to_markdown
 from dscalc.report.screen import QUIET, STRONG, Cell, Screen, Span, grid
 from dscalc.units import KILO, PETA, format_count, format_time
@@ -66,6 +66,12 @@ def screen(answer: BatchAnswer, *, explain: bool = False, colour: bool | None = 
     _waiting(out, answer, explain)
     if answer.layouts is not None:
         parallelism(out, answer.layouts)
+        if explain:
+            out.say(
+                "Memory, bytes and times are those of dscalc memory, comm and step for each layout; their --explain "
+                "shows every formula.",
+                QUIET,
+            )
     if explain:
         _averaging(out, answer)
         _published(out, answer)
@@ -367,8 +373,23 @@ def _markdown(answer: BatchAnswer) -> str:
         right=(1, 2),
     )
     rows = [
-        ["" if m.epoch is None else f"{m.epoch:.4g}", "" if m.step is None else str(m.step), _number(m.lr)]
+        [
+            "" if m.epoch is None else f"{m.epoch:.4g}",
+            "" if m.step is None else str(m.step),
+            _number(m.lr),
+            _number(m.factor),
+        ]
         for m in answer.warmup.by_epoch()
     ]
-    schedule = to_markdown(rows, ["epoch", "update", "lr"], right=(0, 1, 2)) if answer.warmup.peak is not None else ""
-    return f"{line(answer)}\n\n{table}" + (f"\n{schedule}" if schedule else "")
+    tables = [table]
+    if answer.warmup.peak is not None:
+        tables.append(to_markdown(rows, ["epoch", "update", "lr", "x base"], right=(0, 1, 2, 3)))
+    laws = [
+        [m.law, _count(m.critical_batch), _count(m.largest_batch), _number(m.data_penalty), m.formula, m.source]
+        for m in answer.limits
+        if not m.missing
+    ]
+    if laws:
+        tables.append(to_markdown(laws, ["law", "critical", "largest", "data", "formula", "source"], right=(1, 2, 3)))
+    tables += markdown_tables(answer.layouts) if answer.layouts is not None else []
+    return "\n".join([f"{line(answer)}\n", *tables])

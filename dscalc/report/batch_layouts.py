@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dscalc.report.export import to_markdown
 from dscalc.report.screen import BAD, QUIET, STRONG, Cell, Screen, Span
 from dscalc.units import format_bytes, format_time
 
@@ -62,6 +63,34 @@ def parallelism(out: Screen, layouts: Layouts) -> None:
         out.say(f"- {NAMES[kind.axis]}: divides {kind.divides}; synchronises {kind.synchronises}, {kind.when}", hang=2)
 
 
+def markdown_tables(layouts: Layouts) -> list[str]:
+    """The same two tables for a page."""
+    spread = [
+        [
+            v.what,
+            f"{v.gpus:,}",
+            f"{v.micro_batch:,} x {v.grad_accum:,}",
+            *map(_text, (_memory(v), _seconds(v.step_time_s))),
+        ]
+        for v in layouts.accumulation
+    ]
+    kinds = [
+        [*map(_text, _numbers(kind)[:4]), kind.divides, f"{kind.synchronises}, {kind.when}"]
+        for kind in layouts.parallelism
+    ]
+    found = []
+    if spread:
+        found.append(to_markdown(spread, ["layout", "GPUs", "b x a", "memory", "step"], right=(1, 2, 3, 4)))
+    if kinds:
+        header = ["parallelism", "memory", "sent", "step", "divides", "synchronises"]
+        found.append(to_markdown(kinds, header, right=(1, 2, 3)))
+    return found
+
+
+def _text(cell: Cell) -> str:
+    return cell.text if isinstance(cell, Span) else cell
+
+
 def _numbers(kind: Parallelism) -> tuple[Cell, ...]:
     row = kind.layout
     degree = {"tp": row.tp, "pp": row.pp}.get(kind.axis, row.dp)
@@ -79,10 +108,7 @@ def _numbers(kind: Parallelism) -> tuple[Cell, ...]:
 def _shown(out: Screen, columns: list[tuple[str, str]], rows: list[tuple[Cell, ...]]) -> None:
     """A table without the columns that nothing is known of."""
 
-    def filled(cell: Cell) -> bool:
-        return bool(cell.text if isinstance(cell, Span) else cell)
-
-    kept = [i for i in range(len(columns)) if any(filled(row[i]) for row in rows)]
+    kept = [i for i in range(len(columns)) if any(_text(row[i]) for row in rows)]
     out.table([columns[i] for i in kept], [[row[i] for i in kept] for row in rows])
 
 

@@ -284,8 +284,11 @@ def _explained(row: Row, width: int) -> list[str]:
     numbers = ", ".join(f"{symbol} = {_number(value)}" for symbol, value in row.inputs.items() if symbol in said)
     sent = f"{_number(row.count)} calls x {row.sent} = {_number(row.traffic_bytes)} bytes"
     where = "in every stage" if row.stage == "every" else f"in the {row.stage} stage" + "s" * (" and " in row.stage)
+    by = f"by {row.algorithm}"
+    if row.measured:
+        by = f"measured ({row.measured}), {format_time(row.low_s)} to {format_time(row.high_s)}"
     texts = [
-        f"{row.what}, {where}; by {row.algorithm}, {100 * row.rate_share:.0f} % of the rate of large messages",
+        f"{row.what}, {where}; {by}, {100 * row.rate_share:.0f} % of the rate of large messages",
         f"= {formula}" + (f" ({words})" if words else ""),
         f"with {numbers}",
         f"n = {_number(row.bytes)} bytes a call; {sent}",

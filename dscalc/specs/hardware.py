@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from dscalc.errors import InputError
 from dscalc.specs.checked import Limit
 from dscalc.specs.links import TierSpec
+from dscalc.specs.measured import CurveSpec, Sustained
 from dscalc.specs.quantity import (
     Alias,
     Bandwidth,
@@ -263,6 +264,8 @@ class ClusterSpec(Profile):
     host_memory: Bytes | None = None
     busbw: tuple[BusBandwidth, ...] = ()
     small_messages: tuple[SmallMessage, ...] = ()
+    collectives: tuple[CurveSpec, ...] = ()  # measured here: predictions take them where they reach
+    sustained: Sustained = Sustained.trusted({})
     prices: tuple[Price, ...] = ()
     topology: Text | None = None
     source: Text | None = None
@@ -273,6 +276,10 @@ class ClusterSpec(Profile):
         """Rates agree, and tiers nest."""
         self._rates_agree()
         self._tiers_nest()
+        keys = [(curve.op, curve.ranks, curve.nodes, curve.groups_at_once) for curve in self.collectives]
+        twice = next((key for key in keys if keys.count(key) > 1), None)
+        if twice is not None:
+            raise ValueError(f"collectives: {twice[0]} of {twice[1]} ranks on {twice[2]} nodes stands twice; keep one")
 
     def _rates_agree(self) -> None:
         """A rate per GPU written where a rate per node belongs (or bits for bytes) is off by a factor of 4 or more."""

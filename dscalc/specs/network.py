@@ -18,6 +18,7 @@ from dscalc.records import Array, Network, Protocols, Tier
 from dscalc.specs import store
 from dscalc.specs.hardware import ClusterSpec, GpuSpec
 from dscalc.specs.links import InterconnectSpec, TierSpec
+from dscalc.specs.measured import CurveSpec, lower_curves
 from dscalc.specs.quantity import Quantity
 from dscalc.specs.scale_up import scale_up_of
 from dscalc.units import format_rate, parse_bandwidth, to_base, unit_dimension
@@ -243,6 +244,34 @@ def _network(name: str, gpu: GpuSpec, pairs: Sequence[tuple[TierSpec, Interconne
     return Lowered(Network(name, tuple(tiers), protocols), (*notes, library))
 
 
+def with_curves(lowered: Lowered, curves: Sequence[CurveSpec], gpus_per_node: int) -> Lowered:
+    """A network with what was measured on it.
+
+    Args:
+        lowered: the network.
+        curves: measured times [profile].
+        gpus_per_node: GPUs of one node [count].
+
+    Returns:
+        The record, and one more number for each curve: its sizes.
+    """
+    if not curves:
+        return lowered
+    network = lowered.network
+    found = lower_curves(curves, network.tiers, gpus_per_node)
+    notes = [
+        Note(
+            f"measured/{spec.op}/{spec.ranks}_ranks/{spec.nodes}_nodes",
+            float(len(spec.sizes)),
+            "sizes",
+            spec.kind,
+            spec.source,
+        )
+        for spec in curves
+    ]
+    return Lowered(replace(network, curves=found), (*lowered.notes, *notes))
+
+
 def lower_network(cluster: ClusterSpec, profiles: Sequence[store.PathLike] = ()) -> Lowered:
     """The network of a cluster as its profile states it.
 
@@ -263,8 +292,8 @@ def lower_network(cluster: ClusterSpec, profiles: Sequence[store.PathLike] = ())
     """
     gpu = store.load_gpu(cluster.gpu, profiles).spec
     if cluster.tiers:
-        pairs = [(tier, store.load_interconnect(tier.interconnect, profiles).spec) for tier in cluster.tiers]
-        return _network(cluster.id, gpu, pairs)
+        pairs = [(tier, load_interconnect(tier.interconnect, profiles).spec) for tier in cluster.tiers]
+        return with_curves(_network(cluster.id, gpu, pairs), cluster.collectives, cluster.gpus_in_node)
     share = cluster.scaleout_bytes_per_s
     if share is None:
         raise InputError(
@@ -272,9 +301,10 @@ def lower_network(cluster: ClusterSpec, profiles: Sequence[store.PathLike] = ())
             where="--cluster",
         )
     rate = f"{share!r}B/s"
-    return compose_network(
+    made = compose_network(
         gpu, cluster.gpus_in_node, load_interconnect(rate).spec, nics_per_node=cluster.gpus_in_node, profiles=profiles
     )
+    return with_curves(made, cluster.collectives, cluster.gpus_in_node)
 
 
 def compose_network(
@@ -313,7 +343,7 @@ def compose_network(
     if cluster is not None and cluster.tiers and count == cluster.gpus_in_node:
         inner = [(t, store.load_interconnect(t.interconnect, profiles).spec) for t in cluster.tiers[:_LAST]]
     elif count > 1:
-        inner = [_inside(gpu, count, profiles)]
+        inner = [inner_tier(gpu, count, profiles)]
     stated = cluster.nics_per_node if cluster is not None else None
     nics = nics_per_node or (int(stated.base) if stated is not None else count)
     known = nics_per_node is not None or stated is not None
@@ -330,8 +360,17 @@ def compose_network(
     return _network(f"{gpu.id} x{count}, {interconnect.id}", gpu, [*inner, (outer, interconnect)])
 
 
-def _inside(gpu: GpuSpec, count: int, profiles: Sequence[store.PathLike]) -> tuple[TierSpec, InterconnectSpec]:
-    """The tier inside a node that nobody described: the GPU's scale-up link, else PCIe."""
+def inner_tier(gpu: GpuSpec, count: int, profiles: Sequence[store.PathLike]) -> tuple[TierSpec, InterconnectSpec]:
+    """The tier inside a node that nobody described: the GPU's scale-up link, else PCIe.
+
+    Args:
+        gpu: profile of the GPU.
+        count: GPUs of one node [count].
+        profiles: the user's profile files or folders [paths].
+
+    Returns:
+        The tier, and its interconnect.
+    """
     link = scale_up_of(gpu, profiles)
     bridged = link is not None and "bridge" in (link.id + (gpu.scaleup_link or "")) and count > 2
     if link is None or bridged:

@@ -46,7 +46,7 @@ def _base(record: Mapping[str, Any]) -> float:
     return to_base(value, unit, unit_dimension(unit)) if unit in ("s", "ms", "us") else value
 
 
-def _noted(name: str, record: Mapping[str, Any]) -> Noted:
+def noted(name: str, record: Mapping[str, Any]) -> Noted:
     unit = "s" if record["unit"] in ("s", "ms", "us") else record["unit"]
     return Noted(name, _base(record), unit, record["kind"], record["source"], record.get("stderr"))
 
@@ -98,7 +98,7 @@ def faults() -> dict[str, Noted]:
     Returns:
         Records by name [s].
     """
-    return {name: _noted(f"faults/{name}", record) for name, record in shipped()["faults"].items()}
+    return {name: noted(f"faults/{name}", record) for name, record in shipped()["faults"].items()}
 
 
 FAULT_COLUMNS = {"floor": ("floor_s", "floor_tp_s")}  # by the name that a cluster's profile switches on
@@ -126,12 +126,12 @@ def with_faults(table: PaceTable, names: Sequence[str]) -> PaceTable:
     return table
 
 
-def _generation(gpu: GpuSpec) -> str:
+def generation_of(gpu: GpuSpec) -> str:
     first = gpu.arch.split()[0]
     return first if first in shipped()["generations"]["order"] else "other"
 
 
-def _of(rows: Data, generation: str) -> Mapping[str, Any]:
+def row_of(rows: Data, generation: str) -> Mapping[str, Any]:
     found: Mapping[str, Any] = rows.get(generation) or rows["other"]
     return found
 
@@ -157,21 +157,21 @@ def engine(gpu: GpuSpec, precision: str, data: Data | None = None) -> tuple[Engi
     if gpu.memory_bandwidth_bytes_per_s is None:
         raise InputError(f"{gpu.id} states no memory bandwidth; give a --profile that does", where="--gpu")
     peak = gpu.peak_flop_per_s(half)
-    generation = _generation(gpu)
+    generation = generation_of(gpu)
     own = next((row for row in tables["gpu"].values() if gpu.id in row["ids"]), None)
     best = gpu.matmul_flop_per_s(half)
     if own is not None:
-        fraction = _noted(f"{gpu.id}/gemm_fraction", own)
+        fraction = noted(f"{gpu.id}/gemm_fraction", own)
     elif best is not None:
-        share = _noted(f"{gpu.id}/gemm_fraction", _of(tables["matmul_share"], generation))
+        share = noted(f"{gpu.id}/gemm_fraction", row_of(tables["matmul_share"], generation))
         fraction = share._replace(
             value=share.value * best / peak, kind="assumed", source=f"{share.source}, of its best matmul"
         )
     else:
-        fraction = _noted(f"{gpu.id}/gemm_fraction", _of(tables["peak_share"], generation))
+        fraction = noted(f"{gpu.id}/gemm_fraction", row_of(tables["peak_share"], generation))
     gain, nominal = _gain(gpu, precision, generation, peak, tables)
-    flash = _noted(f"{gpu.id}/flash_fraction", _of(tables["flash_fraction"], generation))
-    memory = _noted(f"{gpu.id}/memory_fraction", _of(tables["memory_fraction"], generation))
+    flash = noted(f"{gpu.id}/flash_fraction", row_of(tables["flash_fraction"], generation))
+    memory = noted(f"{gpu.id}/memory_fraction", row_of(tables["memory_fraction"], generation))
     order = tables["generations"]["order"]
 
     def one(value: float) -> Any:
@@ -206,7 +206,7 @@ def _gain(gpu: GpuSpec, precision: str, generation: str, peak: float, tables: Da
     if nominal is None:
         raise InputError(f"{gpu.id} has no {precision} rate; it has {', '.join(gpu.dtypes)}", where="--precision")
     rows = tables["low_gain"]
-    return _noted(name, rows.get(f"{precision} {generation}") or rows[f"{precision} other"]), nominal.base
+    return noted(name, rows.get(f"{precision} {generation}") or rows[f"{precision} other"]), nominal.base
 
 
 def notes_of(stack: str) -> tuple[Noted, ...]:
@@ -221,14 +221,14 @@ def notes_of(stack: str) -> tuple[Noted, ...]:
     row = _stack(stack, shipped())
     flash = row.get("flash_fraction", {})
     return (
-        *(_noted(f"{stack}/{name}", row[name]) for name in _COLUMNS),
-        *(_noted(f"{stack}/flash_fraction/{g}", record) for g, record in flash.items()),
+        *(noted(f"{stack}/{name}", row[name]) for name in _COLUMNS),
+        *(noted(f"{stack}/flash_fraction/{g}", record) for g, record in flash.items()),
     )
 
 
 def constant_notes() -> tuple[Noted, ...]:
     """What every step rests on: the numbers that no GPU and no stack changes."""
-    return tuple(_noted(f"constants/{name}", record) for name, record in shipped()["constants"].items())
+    return tuple(noted(f"constants/{name}", record) for name, record in shipped()["constants"].items())
 
 
 def error_fraction(stack: str, gpu: str, experts: bool) -> Noted:
@@ -251,4 +251,4 @@ def error_fraction(stack: str, gpu: str, experts: bool) -> Noted:
         rows.append(tables["error"]["new_stack"])
     if experts:
         rows.append(tables["error"]["experts"])
-    return _noted("error_fraction", max(rows, key=lambda r: r["value"]))
+    return noted("error_fraction", max(rows, key=lambda r: r["value"]))

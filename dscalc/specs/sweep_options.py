@@ -18,7 +18,7 @@ OF_BATCH = ("tokens", "noise_scale", "batch_law", "train_loss")  # how long a tr
 OUTPUTS = (*FORMATS, "parquet")
 OBJECTIVES = ("time", "cost", "headroom", "gpus")
 SCALINGS = ("strong", "weak")
-MOST_TOP, MOST_JOBS = 10_000, 256
+MOST_TOP, MOST_JOBS = 1000, 256
 
 
 def _own(name: str, kind: str, text: str, group: str = "sweep", **more: object) -> Option:

@@ -15,6 +15,7 @@ import numpy as np
 
 from dscalc.cost.axes import groups, rules
 from dscalc.cost.columns import COLUMNS
+from dscalc.cost.measured import moved_curves
 from dscalc.cost.memory import memory
 from dscalc.cost.step import Step, step
 from dscalc.frozen import dataclass
@@ -111,7 +112,8 @@ def _network(network: Network, change: Change) -> Network:
         arity_s=library.arity_s * latency,
         ceiling_bytes_per_s=library.ceiling_bytes_per_s * bandwidth,
     )
-    return replace(network, tiers=tiers, protocols=protocols)
+    curves = moved_curves(network.curves, bandwidth, latency)
+    return replace(network, tiers=tiers, protocols=protocols, curves=curves)
 
 
 def stocks(spaces: Sequence[Space], kept: Sequence[Ids], machine: Machine, weak: bool) -> list[Stock]:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dscalc.calibrate.soft_fit import soft_step
 from dscalc.cost.step import timed_step
 from dscalc.frozen import dataclass
 from dscalc.records import Array, Engine, Mask
@@ -32,7 +33,6 @@ ROUNDS = 6
 UNKNOWN = "generic"  # the stack that stands for one nobody has measured
 NUDGE = 0.02  # of a logarithm, for derivatives
 FARTHEST = 0.3  # a round moves no logarithm by more
-REWEIGHTINGS = 8
 
 
 class Constant(NamedTuple):
@@ -129,20 +129,6 @@ def _weights(rows: Sequence[StepRow], healthy: Mask, settings: dict[str, float])
     return np.asarray(weight / weight[used].mean())
 
 
-def _move(
-    start: Array, prior: Array, width: Array, error: Array, slope: Array, weight: Array, settings: dict[str, float]
-) -> tuple[Array, Array]:
-    """The best change of the logarithms where errors are linear in them, and their information matrix."""
-    change: Array = np.zeros(len(start))
-    information: Array = np.diag(1.0 / width**2)
-    for _ in range(REWEIGHTINGS):
-        left = error + slope @ change
-        soft = weight / np.sqrt(1.0 + (left / settings["corner"]) ** 2) / settings["scale"] ** 2
-        information = (slope.T * soft) @ slope + np.diag(1.0 / width**2)
-        change = -np.linalg.solve(information, slope.T @ (soft * error) + (start - prior) / width**2)
-    return change, information
-
-
 def fit_step(path: Path | None = None) -> Fit:
     """Fit the constants to published step times.
 
@@ -156,6 +142,7 @@ def fit_step(path: Path | None = None) -> Fit:
         InputError: the file cannot be read or lacks a column.
     """
     settings, constants = _settings()
+    loss = {name: settings[name] for name in ("scale", "corner")}
     rows, _ = read_step_rows(path)
     model = Model(rows, constants)
     measured = np.asarray([row.measured_s for row in rows])
@@ -171,8 +158,8 @@ def fit_step(path: Path | None = None) -> Fit:
     for _ in range(ROUNDS):
         nudged = [model.predict(values + NUDGE * np.eye(len(values))[k]) for k in range(len(values))]
         slope = np.stack([np.log(trial / predicted) / NUDGE for trial in nudged], axis=1)
-        change, information = _move(
-            values, prior, width, np.log(predicted / measured)[used], slope[used], weight[used], settings
+        change, information = soft_step(
+            values, prior, width, np.log(predicted / measured)[used], slope[used], weight[used], **loss
         )
         values = values + np.clip(change, -FARTHEST, FARTHEST)
         predicted = model.predict(values)
@@ -184,8 +171,8 @@ def fit_step(path: Path | None = None) -> Fit:
             stacks[row.row.layout.stack].add(row.row.group)
     for group in sorted(set(groups[used])):
         others = used & (groups != group)
-        change, _ = _move(
-            values, prior, width, np.log(predicted / measured)[others], slope[others], weight[others], settings
+        change, _ = soft_step(
+            values, prior, width, np.log(predicted / measured)[others], slope[others], weight[others], **loss
         )
         without = values + np.clip(change, -2.0 * FARTHEST, 2.0 * FARTHEST)
         moved = np.maximum(moved, np.abs(without - values))

@@ -187,7 +187,9 @@ def test_a_folder_that_cannot_be_written(run_dscalc: Any, tmp_path: Path) -> Non
     assert_refused(run_dscalc(*BASE, "--output", str(tmp_path / "x")), 1, ["--output"])
 
 
-@pytest.mark.parametrize("args", [BASE, (*BASE, "--format", "json"), ("list", "gpus"), ("memory", "--help")])
+@pytest.mark.parametrize(
+    "args", [BASE, (*BASE, "--format", "json"), ("list", "gpus"), ("memory", "--help"), ("batch",)]
+)
 def test_a_closed_pipe_is_no_error(repository: Path, args: tuple[str, ...]) -> None:
     read, write = os.pipe()
     os.close(read)

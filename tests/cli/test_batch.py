@@ -229,6 +229,20 @@ def _path(first: Path) -> str:
     return os.pathsep.join((str(first), str(Path(dscalc.__file__).parents[1])))
 
 
+def test_two_workers_as_numpy_has_them() -> None:
+    gradients, weights = np.array([[0.4, -0.2], [0.8, 0.6]]), np.array([1.0, -2.0])
+    sgd, adam = dscalc.batch().averaging
+    mean, total = gradients.sum(axis=0) / 2, gradients.sum(axis=0)
+    assert sgd.mean == adam.mean == tuple(mean)
+    assert sgd.total == tuple(total)
+    assert sgd.after_mean == tuple(weights - 0.1 * mean)
+    assert sgd.after_sum == tuple(weights - 0.1 * total)
+    first = weights - 0.1 * mean / (np.abs(mean) + 1e-8)  # Adam's first step is the rate, whatever the gradient
+    assert adam.after_mean == pytest.approx(tuple(first), abs=1e-12)
+    assert adam.after_sum == pytest.approx(adam.after_mean, abs=1e-8)
+    assert sgd.after_sum != pytest.approx(sgd.after_mean, abs=1e-3)
+
+
 # --- where it stops ---
 
 

@@ -42,6 +42,9 @@ ROW = {
     "misaligned",
     "extrapolated",
     "rate_share",
+    "low_s",
+    "high_s",
+    "measured",
     "formula",
     "source",
 }

@@ -92,7 +92,7 @@ def space_of(runs: list[Run]) -> Space:
         return sorted({getattr(spec, name) for spec in specs})
 
     every = divisors(first.gpus)
-    usual: dict[str, Any] = {name: every for name in NUMBERS}
+    usual: dict[str, Any] = dict.fromkeys(NUMBERS, every)
     usual["pp"] = [d for d in every if d <= shape.layers]
     usual["vpp"], usual["micro_batch"] = divisors(shape.layers), divisors(first.global_batch)
     usual["ep"] = [d for d in every if shape.experts and shape.experts % d == 0]

@@ -1,0 +1,415 @@
+"""From logs to a profile: fits with their errors, the cluster they describe, and what it is beside the shipped one."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dscalc.answers.envelope import Assumption, Warning
+from dscalc.answers.fit_steps import StepFactors, fit_step_file
+from dscalc.calibrate.compare import Compared, compare
+from dscalc.calibrate.fit import Calibration, Fit, fit_logs
+from dscalc.calibrate.fit_line import piecewise_time_s
+from dscalc.calibrate.measurements import Read
+from dscalc.calibrate.profile import Base, cluster_record, profile_text
+from dscalc.calibrate.series import LIKELY_NODE
+from dscalc.cost.measured import bus_volume
+from dscalc.errors import DscalcError, InputError
+from dscalc.frozen import dataclass
+from dscalc.specs.hardware import ClusterSpec, GpuSpec
+from dscalc.specs.network import load_interconnect, lower_network
+from dscalc.specs.store import cluster_ids, load_cluster, load_gpu
+from dscalc.units import format_rate
+
+MAKERS = ("NVIDIA ", "Tesla ", "AMD Instinct ", "AMD ")  # words that drivers put before a name
+USUAL_PROVIDER = "on-prem"  # whose nodes stand for a kind where several clusters have it
+STANDARD: dict[str, Any] = {"model": "llama-3-8b", "zero": 3, "seq_len": 4096}  # a layout that most networks see
+CHART_POINTS = 200
+JUMP = 0.30  # of bus bandwidth between two sizes: a drop that large is no noise
+
+
+class Drawn(NamedTuple):
+    """What a chart of one fit shows: bus bandwidth by message size, measured with its bar, and as the pieces say."""
+
+    title: str
+    size_bytes: list[float]
+    measured_bytes_per_s: list[float]
+    low_bytes_per_s: list[float]
+    high_bytes_per_s: list[float]
+    fitted_size_bytes: list[float]
+    fitted_bytes_per_s: list[float]
+
+
+class Effect(NamedTuple):
+    """A standard layout's step on the shipped cluster, and with what was measured."""
+
+    words: str
+    gpus: int
+    usual_s: float
+    measured_s: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Profiled:
+    """What logs say of a cluster, and the profile made of it."""
+
+    found: Calibration
+    base: Base | None
+    record: Mapping[str, Any] | None
+    profile_path: str | None
+    compared: tuple[Compared, ...]
+    compared_with: str
+    effect: Effect | None
+    steps: StepFactors | None
+    assumptions: tuple[Assumption, ...]
+    warnings: tuple[Warning, ...]
+
+    @property
+    def text(self) -> str:
+        """The profile as a file holds it; empty without one."""
+        return profile_text(self.record) if self.record is not None else ""
+
+    @property
+    def fits(self) -> list[dict[str, Any]]:
+        """The fits with the keys of the interface, and more."""
+        return [_fit_json(fit) for fit in self.found.fits]
+
+    @property
+    def compute(self) -> list[dict[str, Any]]:
+        """What a GPU sustains, likewise."""
+        return _compute_json(self.found)
+
+    @property
+    def charts(self) -> list[Drawn]:
+        """Measured against fitted, one chart a fit with two sizes or more."""
+        return [_drawn(fit) for fit in self.found.fits if len(fit.series.size_bytes) > 1]
+
+    def to_json(self) -> dict[str, Any]:
+        """The keys that fits add to the result."""
+        return {
+            "fits": self.fits,
+            "compute": self.compute,
+            "conflicts": [
+                {**c.key._asdict(), "kept": c.kept, "left": c.left, "time_ratio": c.ratio} for c in self.found.conflicts
+            ],
+            "refused": [{"table": table, "reason": reason} for table, reason in self.found.refused],
+            "compared": [
+                {**c.key._asdict(), **{k: v for k, v in c._asdict().items() if k != "key"}} for c in self.compared
+            ],
+            "compared_with": self.compared_with or None,
+            "effect": self.effect._asdict() if self.effect else None,
+            "steps": self.steps.to_json() if self.steps else None,
+            "profile_path": self.profile_path,
+        }
+
+
+def profiled(
+    read: Sequence[Read],
+    given: Mapping[str, Any],
+    *,
+    nodes: int | None = None,
+    comparing: bool = False,
+    step_file: str | None = None,
+    output: str | None = None,
+) -> Profiled:
+    """Fit logs and make a profile of them.
+
+    Args:
+        read: the logs as readers found them.
+        given: parsed options; reads ``gpu``, ``cluster``, ``gpus_per_node``, ``interconnect`` and ``profile``.
+        nodes: nodes of each group, where a log does not say [count].
+        comparing: set the shipped profile of that kind of node beside it.
+        step_file: a CSV file of the user's own steps.
+        output: where the profile will be written; None: nowhere.
+
+    Returns:
+        The fits and the profile.
+
+    Raises:
+        InputError: options that contradict each other, a GPU that nobody knows, or scipy is not installed.
+    """
+    profiles = (given["profile"],) if "profile" in given else ()
+    cluster = load_cluster(given["cluster"], profiles).spec if "cluster" in given else None
+    stated = given.get("gpus_per_node") or (cluster.gpus_in_node if cluster else None)
+    found = fit_logs(read, nodes, stated)
+    warnings = list(_notes(found, read, nodes, stated))
+    gpu = _gpu(given, cluster, found, profiles)
+    base: Base | None = None
+    assumptions: list[Assumption] = []
+    if gpu is not None:
+        base, assumptions = _base(given, gpu, cluster, found, profiles)
+        warnings += _other_gpu(found, gpu, profiles)
+    elif output or comparing or step_file:
+        names = ", ".join(found.gpus)
+        seen = f"the logs name {names}, which no profile has" if names else "no log names its GPU"
+        raise InputError(f"{seen}; add --gpu H100-SXM5-80GB or --cluster ID", where="--gpu")
+    steps, record = None, None
+    if base is not None:
+        name = Path(output).stem[:80] if output and output != "-" else f"{(cluster or base.gpu).id[:60]}-fitted"
+        record = cluster_record(found, base, name)
+        if step_file is not None:
+            steps = fit_step_file(step_file, record)
+            record = cluster_record(found, base, name, steps.record())
+            warnings += steps.warnings
+    beside: tuple[Compared, ...] = ()
+    usual: ClusterSpec | None = None
+    if comparing and base is not None:
+        usual = cluster or _shipped_kind(base)
+        beside = compare(found.fits, usual, lower_network(usual).network)
+        warnings += _slow(beside, usual)
+    effect = _effect(usual, record, found) if usual is not None and record is not None else None
+    return Profiled(
+        found=found,
+        base=base,
+        record=record,
+        profile_path=output,
+        compared=beside,
+        compared_with=usual.id if usual else "",
+        effect=effect,
+        steps=steps,
+        assumptions=tuple(assumptions),
+        warnings=tuple(warnings),
+    )
+
+
+# ------------------------------------------------------------------------------------------------- what was measured on
+def _known_gpu(name: str, profiles: Sequence[str]) -> GpuSpec | None:
+    """The GPU that a driver calls so; None where no profile claims the name."""
+    for maker in ("", *MAKERS):
+        if name.startswith(maker):
+            try:
+                return load_gpu(name.removeprefix(maker), profiles).spec
+            except DscalcError:
+                continue
+    return None
+
+
+def _gpu(
+    given: Mapping[str, Any], cluster: ClusterSpec | None, found: Calibration, profiles: Sequence[str]
+) -> GpuSpec | None:
+    """The GPU that the options name, else the logs."""
+    if cluster is not None:
+        spec = load_gpu(cluster.gpu, profiles).spec
+        if "gpu" in given and load_gpu(given["gpu"], profiles).spec.id != spec.id:
+            raise InputError(f"{cluster.id} has {spec.id}; leave this out, or name another --cluster", where="--gpu")
+        return spec
+    if "gpu" in given:
+        return load_gpu(given["gpu"], profiles).spec
+    seen = [_known_gpu(name, profiles) for name in found.gpus]
+    known = {each.id: each for each in seen if each is not None}
+    if len(known) > 1:
+        raise InputError(
+            f"the logs are of {' and '.join(known)}; fit the logs of one kind of GPU at a time", where="dscalc fit"
+        )
+    return next(iter(known.values()), None)
+
+
+def _base(
+    given: Mapping[str, Any],
+    gpu: GpuSpec,
+    cluster: ClusterSpec | None,
+    found: Calibration,
+    profiles: Sequence[str],
+) -> tuple[Base, list[Assumption]]:
+    """What the profile starts from, and what of it nobody said."""
+    joined = load_interconnect(given["interconnect"], profiles).spec if "interconnect" in given else None
+    if cluster is not None:
+        if joined is not None:
+            raise InputError(f"{cluster.id} says what joins its nodes; leave one out", where="--interconnect")
+        return Base(gpu, cluster.gpus_in_node, cluster), []
+    keys = [fit.series.key for fit in found.fits]
+    inside = given.get("gpus_per_node")
+    if inside is not None:
+        return Base(gpu, inside, None, joined), []
+    usual = int(gpu.gpus_per_node.base) if gpu.gpus_per_node is not None else LIKELY_NODE
+    most = max((-(-k.ranks // k.nodes) for k in keys), default=usual)
+    whole = max(most, usual)
+    why = f"usual host of {gpu.id}" if whole == usual else "most ranks of a node in the logs"
+    return Base(gpu, whole, None, joined), [Assumption("gpus_per_node", whole, "GPUs", "assumed", why)]
+
+
+def _shipped_kind(base: Base) -> ClusterSpec:
+    """The shipped cluster with such nodes: the one that is nobody's cloud, where several are."""
+    if base.cluster is not None:
+        return base.cluster
+    kinds = [load_cluster(name).spec for name in cluster_ids()]
+    same = [c for c in kinds if c.gpu == base.gpu.id and c.gpus_in_node == base.gpus_per_node and c.tiers]
+    own = [c for c in same if c.provider.startswith(USUAL_PROVIDER)] or same
+    if not own:
+        raise InputError(
+            f"no shipped cluster has nodes of {base.gpus_per_node} {base.gpu.id}; name one with --cluster",
+            where="--compare",
+        )
+    return own[0]
+
+
+# ------------------------------------------------------------------------------------------------------------- warnings
+def _notes(found: Calibration, read: Sequence[Read], nodes: int | None, gpus_per_node: int | None) -> Iterator[Warning]:
+    """What a reader should know before trusting the fits."""
+    for conflict in found.conflicts:
+        yield Warning(
+            "conflict",
+            f"{conflict.key.words}: {conflict.left} took 1/{conflict.ratio:.2f} of the time of {conflict.kept}; the "
+            "slower is kept, nothing is averaged",
+            "find out what differs (plugin, nodes, settings), and fit the logs of one configuration",
+        )
+    for table, reason in found.refused:
+        yield Warning("not_fitted", f"{table}: {reason}", "see the checks of that log")
+    for fit in found.fits:
+        for text in fit.series.dropped:
+            yield Warning("wrong_results", f"{fit.series.source}: left out, {text}", "repeat that run")
+        if text := _valley(fit):
+            yield Warning(
+                "not_monotone",
+                f"{fit.series.key.words}: {text}",
+                "repeat the run; a valley that stays is the library choosing badly",
+            )
+    unsaid = [t for file in read for t in file.tables if t.nodes is None and t.ranks is not None and t.ranks > 1]
+    if unsaid and nodes is None:
+        guess = gpus_per_node or LIKELY_NODE
+        first = unsaid[0]
+        yield Warning(
+            "nodes_assumed",
+            f"{first.file} does not say on how many nodes its {first.ranks} ranks lay; taken as nodes of {guess}",
+            "give --nodes, or --gpus-per-node",
+        )
+
+
+def _valley(fit: Fit) -> str:
+    """Where bus bandwidth falls between neighbours by more than noise does; empty: nowhere."""
+    size, seconds = fit.series.size_bytes, fit.series.time_s
+    rate = size / seconds
+    drops = [(1.0 - b / a, s) for a, b, s in zip(rate, rate[1:], size[1:], strict=False) if b < (1.0 - JUMP) * a]
+    if not drops:
+        return ""
+    worst, where = max(drops)
+    return f"bus bandwidth falls by {worst:.0%} at {where:,.0f} bytes"
+
+
+def _other_gpu(found: Calibration, gpu: GpuSpec, profiles: Sequence[str]) -> Iterator[Warning]:
+    for name in found.gpus:
+        named = _known_gpu(name, profiles)
+        if named is not None and named.id != gpu.id:
+            yield Warning(
+                "log_of_another_gpu",
+                f"a log names {name} ({named.id}), but the profile is made for {gpu.id}",
+                "leave out --gpu and --cluster, or fit the logs of that GPU",
+            )
+
+
+def _slow(beside: Sequence[Compared], usual: ClusterSpec) -> Iterator[Warning]:
+    for each in beside:
+        if each.verdict == "slow":
+            yield Warning(
+                "slow_link",
+                f"{each.key.words} reach {format_rate(each.busbw_bytes_per_s)} of bus bandwidth, "
+                f"{each.fraction:.0%} of what {usual.id} gives ({format_rate(each.usual_busbw_bytes_per_s)})",
+                each.causes[0],
+            )
+
+
+# --------------------------------------------------------------------------------------------------------------- effect
+def _effect(usual: ClusterSpec, record: Mapping[str, Any], found: Calibration) -> Effect | None:
+    """A standard layout's step with and without what was measured."""
+    from dscalc.answers.step import step
+
+    ranks = [fit.series.key.ranks for fit in found.fits if fit.series.key.nodes > 1]
+    gpus = max(ranks, default=usual.gpus_in_node)
+    gpus = max(usual.gpus_in_node, gpus // usual.gpus_in_node * usual.gpus_in_node)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "measured.json"
+        file.write_text(profile_text(record), encoding="utf-8")
+        try:
+            before = step(**STANDARD, cluster=usual.id, gpus=gpus)
+            after = step(**STANDARD, profile=str(file), gpus=gpus)
+        except DscalcError:  # a part that no step is predicted for
+            return None
+    words = f"{STANDARD['model']} with ZeRO-{STANDARD['zero']} on {gpus} GPUs"
+    return Effect(words, gpus, before.step_time_s, after.step_time_s)
+
+
+def _drawn(fit: Fit) -> Drawn:
+    series = fit.series
+    volume = bus_volume(series.key.op, np.array([float(series.key.ranks)]))[0]
+    sizes, rate = series.size_bytes, volume * series.size_bytes / series.time_s
+    grid = np.exp(np.linspace(np.log(sizes[0]), np.log(sizes[-1]), CHART_POINTS))
+    fitted = volume * grid / piecewise_time_s(fit.lines.pieces, grid) if fit.lines.pieces else grid[:0]
+    bar = np.exp(fit.error)
+    return Drawn(
+        series.key.words,
+        sizes.tolist(),
+        rate.tolist(),
+        (rate / bar).tolist(),
+        (rate * bar).tolist(),
+        grid[: len(fitted)].tolist(),
+        fitted.tolist(),
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------------- JSON
+def _fit_json(fit: Fit) -> dict[str, Any]:
+    series, lines = fit.series, fit.lines
+    volume = float(bus_volume(series.key.op, np.array([float(series.key.ranks)]))[0])
+    rate = lines.bandwidth
+    return {
+        **series.key._asdict(),
+        "pieces": [piece._asdict() for piece in lines.pieces],
+        "latency_s": lines.latency_s.value if lines.latency_s else None,
+        "latency_stderr_s": lines.latency_s.stderr if lines.latency_s else None,
+        "bandwidth_bytes_per_s": rate.value if rate else None,
+        "bandwidth_stderr_bytes_per_s": rate.stderr if rate else None,
+        "busbw_bytes_per_s": volume * rate.value if rate else None,
+        "sizes_bytes": series.size_bytes.tolist(),
+        "times_s": series.time_s.tolist(),
+        "error_fractions": fit.error.tolist(),
+        "median_error_fraction": float(np.median(fit.error)),
+        "n": series.cells,
+        "source": series.source,
+    }
+
+
+def _compute_json(found: Calibration) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = [
+        {
+            "kind": "gemm",
+            "gpu": gemm.gpu,
+            "dtype": gemm.dtype,
+            "flop_per_s": gemm.flop_per_s,
+            "flop_per_s_stderr": gemm.stderr_flop_per_s,
+            "best_flop_per_s": gemm.best_flop_per_s,
+            "ramp": gemm.ramp,
+            "ramp_stderr": gemm.ramp_stderr,
+            "points": gemm.points,
+            "median_residual_fraction": gemm.median_residual_fraction,
+            "classes": [c._asdict() for c in gemm.classes],
+            "source": gemm.source,
+        }
+        for gemm in found.gemms
+    ]
+    rows += [
+        {
+            "kind": "memory_copy",
+            "gpu": copy.gpu,
+            "bytes_per_s": copy.bytes_per_s,
+            "bytes_per_s_stderr": copy.stderr_bytes_per_s,
+            "points": copy.points,
+            "source": copy.source,
+        }
+        for copy in found.copies
+    ]
+    rows += [
+        {
+            "kind": "launch",
+            "gpu": launch.gpu,
+            "time_s": launch.time_s,
+            "time_stderr_s": launch.stderr_s,
+            "points": launch.points,
+            "source": launch.source,
+        }
+        for launch in found.launches
+    ]
+    return rows

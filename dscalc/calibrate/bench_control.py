@@ -1,0 +1,197 @@
+"""How the ranks of ``dscalc bench`` agree on what comes next, and how a run ends when one of them does not answer.
+
+Everything goes through the key-value store of the launcher, never through the collectives under test: these may hang.
+A thread of each rank says every second that it lives. On rank 0 that thread also judges: when an item is overdue, a
+rank reports an error, or the launcher says stop, it finds out who is silent, writes that down and ends the process,
+because the main thread may sit in a call that never returns.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+from dscalc.calibrate.bench_place import Beat, Place, verdict
+
+BEAT_S = 1.0
+JUDGE_S = 3.5  # between the two looks at who is alive
+GRACE_S = 10.0  # that other ranks give rank 0 to judge
+PATIENCE_S = 120.0  # for ranks to find each other
+INTERRUPTED = 130
+
+Judged = Callable[[str], None]
+
+
+class Control:
+    """One rank's line to the others."""
+
+    def __init__(self, place: Place, timeout_s: float, judged: Judged) -> None:
+        """Connect; returns when the store answers.
+
+        Args:
+            place: of this rank.
+            timeout_s: how long an operation may take beyond what is expected.
+            judged: called with what happened before the process is ended.
+        """
+        from torch.distributed import HashStore, PrefixStore, TCPStore
+
+        self.place, self.timeout_s = place, timeout_s
+        self.hosts: list[str] = []
+        self.judged = judged
+        self._item, self._inside, self._words = 0, False, "setting up"
+        self._deadline = time.monotonic() + max(PATIENCE_S, timeout_s)
+        self._ended = threading.Event()
+        self._watch: threading.Thread | None = None
+        self._masked: Any = None
+        if place.ranks == 1:
+            self.store: Any = HashStore()
+            return
+        wait = timedelta(seconds=max(PATIENCE_S, timeout_s))
+        serves = place.rank == 0 and not place.agent_store
+
+        def client(is_master: bool) -> Any:
+            raw = TCPStore(place.address, place.port, is_master=is_master, timeout=wait, wait_for_workers=False)
+            return PrefixStore(f"dscalc/{place.attempt}", raw)
+
+        self.store = client(serves)
+        self._line = client(False)  # of the thread: a client that waits blocks its other users
+        self._masked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
+        self._watch = threading.Thread(target=self._guard, name="dscalc-watch", daemon=True)
+        self._watch.start()
+
+    # ----------------------------------------------------------------------------------------------------- main thread
+    def say(self, key: str, value: Any) -> None:
+        """Publish a JSON value."""
+        self.store.set(key, json.dumps(value))
+
+    def hear(self, key: str) -> Any:
+        """A JSON value, once somebody publishes it."""
+        return self.hear_all([key])[0]
+
+    def hear_all(self, keys: list[str]) -> list[Any]:
+        """JSON values, once all are published; the thread ends the wait if they never are."""
+        while True:
+            try:
+                self.store.wait(keys, timedelta(seconds=30))
+                return [json.loads(value) for value in self.store.multi_get(keys)]
+            except RuntimeError as error:
+                if "imeout" not in str(error) and "imed out" not in str(error):
+                    raise
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """Remove values that have been read."""
+        for key in keys:
+            self.store.delete_key(key)
+
+    def enter(self, item: int, words: str, expected_s: float, takes_part: bool) -> None:
+        """This rank comes to an item that should take so long."""
+        self._item, self._words, self._inside = item, words, takes_part
+        self._deadline = time.monotonic() + self.timeout_s + 3.0 * expected_s
+
+    def leave(self) -> None:
+        """This rank is through with its item."""
+        self._inside = False
+        self._deadline = time.monotonic() + self.timeout_s
+
+    def trouble(self, error: BaseException) -> None:
+        """Report an error of this rank and wait for rank 0's verdict, which ends the process."""
+        if self._watch is None:
+            raise error
+        text = " ".join(str(error).split())[:300] or type(error).__name__
+        with suppress(RuntimeError):
+            self.store.set(f"trouble/{self.place.rank}", text)
+            self.store.set("trouble", text)
+        time.sleep(self.timeout_s + JUDGE_S + 3.0 * GRACE_S)
+        os._exit(1)
+
+    def dismiss(self) -> None:
+        """Send the other ranks home: rank 0 says why."""
+        if self._watch is not None:
+            with suppress(RuntimeError):
+                self.store.set("verdict", "")
+                time.sleep(2.0 * BEAT_S)  # the launcher takes the store away when this process ends
+
+    def close(self) -> None:
+        """End the thread; signals are as before."""
+        self._ended.set()
+        if self._watch is not None:
+            self._watch.join(2.0 * BEAT_S)
+        if self._masked is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._masked)
+
+    # ---------------------------------------------------------------------------------------------------------- thread
+    def _guard(self) -> None:
+        count, unreachable = 0, 0.0
+        while not self._ended.is_set():
+            caught = signal.sigtimedwait((signal.SIGTERM, signal.SIGINT), BEAT_S)
+            if self._ended.is_set():
+                return
+            count += 1
+            try:
+                self._line.set(f"beat/{self.place.rank}", json.dumps([count, self._item, self._inside]))
+                verdict_is_out = self._line.check(["verdict"])
+                troubled = self._line.check(["trouble"])
+                unreachable = 0.0
+            except RuntimeError:
+                unreachable = unreachable or time.monotonic()
+                if self._ended.is_set():
+                    return
+                if caught is not None or time.monotonic() - unreachable > GRACE_S:
+                    self._orphaned()
+                continue
+            overdue = time.monotonic() - self._deadline
+            if verdict_is_out:
+                os._exit(1)
+            if self.place.rank == 0:
+                if caught is not None or troubled or overdue > 0.0:
+                    self._judge(count, caught is not None and caught.si_signo == signal.SIGINT)
+            elif caught is not None:
+                self._line.set(f"left/{self.place.rank}", "1")
+                os._exit(1)
+            elif overdue > GRACE_S + JUDGE_S:
+                self._orphaned()
+
+    def _orphaned(self) -> None:
+        """Rank 0 does not answer: nobody else will say so."""
+        if self.place.local_rank == 0:
+            self.judged(f"rank 0 on node 0 ({self.hosts[0] if self.hosts else self.place.address}) stopped answering")
+        os._exit(1)
+
+    def _beats(self) -> dict[int, Beat]:
+        found = {}
+        for rank in range(self.place.ranks):
+            if self._line.check([f"beat/{rank}"]):
+                found[rank] = Beat(*json.loads(self._line.get(f"beat/{rank}")))
+        return found
+
+    def _flags(self, name: str) -> Mapping[int, str]:
+        keys = {rank: f"{name}/{rank}" for rank in range(self.place.ranks)}
+        return {rank: self._line.get(key).decode() for rank, key in keys.items() if self._line.check([key])}
+
+    def _judge(self, count: int, interrupted: bool) -> None:
+        """Find out who is at fault, say it, and end the process."""
+        if interrupted:
+            self.judged("interrupted")
+            os._exit(INTERRUPTED)
+        text = "the key-value store of the launcher stopped answering"
+        with suppress(RuntimeError):
+            before = self._beats()
+            until = time.monotonic() + JUDGE_S
+            while time.monotonic() < until:
+                time.sleep(BEAT_S / 2.0)
+                count += 1
+                self._line.set("beat/0", json.dumps([count, self._item, self._inside]))
+            after = {**self._beats(), **dict.fromkeys(self._flags("left"), Beat(count, self._item, True))}
+            text, _ = verdict(before, after, self.place, self.hosts, self._flags("trouble"))
+        self.judged(f"{text}, in: {self._words}")
+        with suppress(RuntimeError):
+            self._line.set("verdict", text)
+            time.sleep(2.0 * BEAT_S)  # the others read it while the launcher still serves the store
+        os._exit(1)

@@ -1,0 +1,173 @@
+"""Fits, what a GPU sustains, the shipped cluster beside it, and measured steps: the later parts of ``dscalc fit``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dscalc.report.fit_chart import BOTH, FITTED, MEASURED, chart
+from dscalc.report.screen import BAD, GOOD, QUIET, STRONG, Cell, Screen, Span
+from dscalc.units import format_bytes, format_flop_rate, format_rate, format_time
+
+if TYPE_CHECKING:
+    from dscalc.answers.fit_profile import Profiled
+
+MOST_CHARTS = 2
+WORDS = {
+    "compute_factor": "all that the GPU computes",
+    "attention_factor": "attention, on top of that",
+    "host_factor": "the host's launches",
+    "communication_factor": "communication that is not hidden",
+}
+
+
+def sections(out: Screen, answer: Profiled, *, explain: bool = False) -> None:
+    """Add everything that fits say to a screen.
+
+    Args:
+        out: the screen.
+        answer: what ``profiled`` returned.
+        explain: pieces and sources under each fit, and a chart of every one.
+    """
+    _fits(out, answer, explain)
+    _charts(out, answer, explain)
+    _compute(out, answer)
+    _compared(out, answer)
+    _steps(out, answer)
+    if answer.profile_path:
+        out.head("Profile", f"{answer.profile_path}, for --profile of memory, comm and step")
+
+
+def _within(value: str, stderr: str) -> str:
+    return f"{value} ± {stderr}"
+
+
+def _fits(out: Screen, answer: Profiled, explain: bool) -> None:
+    rows: list[tuple[Cell, ...]] = []
+    for fit in answer.fits:
+        rate, latency = fit["busbw_bytes_per_s"], fit["latency_s"]
+        share = fit["bandwidth_stderr_bytes_per_s"] / fit["bandwidth_bytes_per_s"] if rate else 0.0
+        rows.append(
+            (
+                fit["op"],
+                f"{fit['ranks']}",
+                f"{fit['nodes']}",
+                _within(format_time(latency), format_time(fit["latency_stderr_s"])) if latency else "not identified",
+                _within(format_rate(rate), f"{share:.1%}") if rate else "not identified",
+                f"{fit['median_error_fraction']:.1%}",
+                f"{len(fit['pieces'])}",
+                f"{format_bytes(fit['sizes_bytes'][0])} to {format_bytes(fit['sizes_bytes'][-1])}",
+            )
+        )
+    if not rows:
+        return
+    out.head("Fits", "± one standard error; bar: 80 % of a size left out lies within")
+    heads = [("", "left"), ("ranks", "right"), ("nodes", "right"), ("latency", "right"), ("bus bandwidth", "right")]
+    out.table([*heads, ("bar", "right"), ("pieces", "right"), ("measured", "left")], rows)
+    if not explain:
+        return
+    for fit in answer.fits:
+        out.say(f"{fit['op']} of {fit['ranks']} ranks: {fit['source']}, {fit['n']} times", QUIET, hang=2)
+        for piece in fit["pieces"]:
+            out.say(
+                f"  {format_bytes(piece['min_bytes'])} to {format_bytes(piece['max_bytes'])}: "
+                f"{format_time(piece['latency_s'])} + size / {format_rate(piece['bandwidth_bytes_per_s'])}, "
+                f"{piece['points']} sizes, {piece['median_residual_fraction']:.1%} off in the median",
+                QUIET,
+                hang=4,
+            )
+
+
+def _charts(out: Screen, answer: Profiled, explain: bool) -> None:
+    drawn = answer.charts
+    shown = drawn if explain else drawn[:MOST_CHARTS]
+    for each in shown:
+        out.head(f"Bus bandwidth, {each.title}", f"{MEASURED} measured  {FITTED} pieces  {BOTH} both")
+        out.add(*chart(each, out.width))
+    if len(drawn) > len(shown):
+        out.say(f"{len(drawn) - len(shown)} more with --explain, or all in a file with --plot.", QUIET)
+
+
+def _compute(out: Screen, answer: Profiled) -> None:
+    rows: list[tuple[Cell, ...]] = []
+    for each in answer.compute:
+        if each["kind"] == "gemm":
+            share = each["flop_per_s_stderr"] / each["flop_per_s"]
+            ramp = f"half of a tile lost at {each['ramp']:.0f}" if each["ramp"] else "sizes too alike for a ramp"
+            what = f"{each['dtype'] or ''} matrix products".strip()
+            rows.append(
+                (what, _within(format_flop_rate(each["flop_per_s"]), f"{share:.1%}"), f"{each['points']}", ramp)
+            )
+            for part in each["classes"]:
+                span = f"  of {part['least_flop']:.0e} to {part['most_flop']:.0e} FLOP"
+                spread = f"{format_flop_rate(part['low_flop_per_s'])} to {format_flop_rate(part['high_flop_per_s'])}"
+                rows.append((span, format_flop_rate(part["median_flop_per_s"]), f"{part['points']}", spread))
+        elif each["kind"] == "memory_copy":
+            share = each["bytes_per_s_stderr"] / each["bytes_per_s"]
+            rows.append(("memory", _within(format_rate(each["bytes_per_s"]), f"{share:.1%}"), f"{each['points']}", ""))
+        else:
+            rows.append(("a launch", format_time(each["time_s"]), f"{each['points']}", ""))
+    if rows:
+        out.head("What one GPU sustains", "large products; spread: all but the slowest and fastest tenth")
+        out.table([("", "left"), ("", "right"), ("rows", "right"), ("", "left")], rows)
+
+
+def _compared(out: Screen, answer: Profiled) -> None:
+    if not answer.compared_with:
+        return
+    out.head(f"Beside {answer.compared_with}", "bus bandwidth of the largest message, and a small one's time")
+    rows: list[tuple[Cell, ...]] = []
+    for each in answer.compared:
+        style = BAD if each.verdict == "slow" else GOOD if each.verdict == "usual" else STRONG
+        published = format_rate(each.published_busbw_bytes_per_s) if each.published_busbw_bytes_per_s else ""
+        small = ""
+        if each.latency_s is not None and each.usual_latency_s is not None:
+            small = f"{format_time(each.latency_s)} / {format_time(each.usual_latency_s)}"
+        rows.append(
+            (
+                each.key.words,
+                format_rate(each.busbw_bytes_per_s),
+                format_rate(each.usual_busbw_bytes_per_s),
+                Span(f"{each.fraction:.0%}", style),
+                published,
+                small,
+            )
+        )
+    heads = [("", "left"), ("measured", "right"), ("usual", "right"), ("share", "right"), ("published", "right")]
+    out.table([*heads, ("small: measured / usual", "right")], rows)
+    for each in answer.compared:
+        for cause in each.causes:
+            out.say(f"- {each.key.op} at {each.fraction:.0%}: {cause}", hang=2)
+    effect = answer.effect
+    if effect is not None:
+        ratio = effect.measured_s / effect.usual_s
+        out.say(
+            f"A step of {effect.words}: {format_time(effect.usual_s)} as {answer.compared_with} is described, "
+            f"{format_time(effect.measured_s)} as measured ({ratio:.2f} times).",
+            STRONG,
+        )
+
+
+def _steps(out: Screen, answer: Profiled) -> None:
+    steps = answer.steps
+    if steps is None:
+        return
+    out.head(f"Measured steps of {steps.stack}", f"{len(steps.rows)} of {steps.file}")
+    rows: list[tuple[Cell, ...]] = [
+        (name.replace("_", " "), f"{v.value:.3f} ± {v.stderr:.3f}", WORDS[name]) for name, v in steps.fit.values.items()
+    ]
+    rows += [
+        (name.replace("_", " "), "not identified", f"{WORDS[name]}: stays as it ships") for name in steps.fit.unknown
+    ]
+    out.table([("", "left"), ("", "right"), ("time of", "left")], rows)
+    out.say(
+        f"Median error {steps.error('before_s'):.1%} before, {steps.error('after_s'):.1%} after, "
+        f"{steps.error('left_out_s'):.1%} for a step left out.",
+        STRONG,
+    )
+    worst = sorted(steps.rows, key=lambda row: -abs(row.left_out_s / row.measured_s - 1.0))[:5]
+    cells: list[tuple[Cell, ...]] = [
+        (f"{row.line}", format_time(row.measured_s), format_time(row.after_s), format_time(row.left_out_s), row.words)
+        for row in worst
+    ]
+    heads = [("line", "right"), ("measured", "right"), ("fitted", "right"), ("left out", "right")]
+    out.table([*heads, ("furthest off", "fill")], cells)

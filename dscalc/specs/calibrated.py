@@ -1,0 +1,122 @@
+"""A step's numbers after a calibration: what a cluster's profile says of its GPU and stack, in place of what ships."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from dscalc.records import Engine, PaceConstants, PaceTable
+from dscalc.specs.hardware import GpuSpec
+from dscalc.specs.measured import Sustained
+from dscalc.specs.pace import HALF, Noted, generation_of, noted, row_of, shipped
+from dscalc.specs.quantity import Quantity
+
+NORMAL_80 = 1.2816  # half-width of 80 % of a normal distribution, in standard errors
+_EXPOSED = ("tp_exposed", "dp_exposed", "dp_exposed_sharded", "pp_exposed", "ep_exposed")
+_HOST = ("host_layer_s", "host_layer_low_s", "host_expert_s", "step_s")
+
+
+class Calibrated(NamedTuple):
+    """The numbers of a step after a calibration.
+
+    Attributes:
+        engine, table, constants: the records.
+        notes: the numbers that changed, by name.
+        slower: the records once more for each number, with it one 80 % half-width worse: what its error does.
+    """
+
+    engine: Engine
+    table: PaceTable
+    constants: PaceConstants
+    notes: tuple[Noted, ...]
+    slower: tuple[tuple[Engine, PaceTable, PaceConstants], ...]
+
+
+def calibrated(
+    gpu: GpuSpec, sustained: Sustained, stack: str, engine: Engine, table: PaceTable, constants: PaceConstants
+) -> Calibrated:
+    """What a calibration changes of a GPU's and a stack's numbers.
+
+    A benchmark's matrix products run alone; those of a step share power and clocks with the rest. So a measured rate
+    counts by what it is of the best product known of this GPU: steps are taken to reach the same share of both.
+
+    Args:
+        gpu: the GPU.
+        sustained: what was found, from a cluster's profile.
+        stack: name of the stack; factors of another stack's steps do not count.
+        engine: as it ships [FLOP/s, (1,)].
+        table: as it ships [s, (codes,)].
+        constants: as they ship.
+
+    Returns:
+        The records, what changed, and what each number's error does.
+    """
+    half = next((d for d in HALF if gpu.peak.of(d) is not None), "bf16")
+    changes: list[tuple[str, Quantity, float, float]] = []  # name, record, value, the value when it is worse
+    matmul = sustained.matmul.of(half)
+    if matmul is not None:
+        fraction, stderr = _share_of_matmul(gpu, half, matmul, float(engine.gemm_fraction[0]))
+        changes.append(("gemm_fraction", matmul, fraction, fraction / (1.0 + NORMAL_80 * stderr)))
+    for name in ("memory_fraction", "matmul_ramp"):
+        record: Quantity | None = getattr(sustained, name)
+        if record is not None:
+            bar = NORMAL_80 * (record.base_stderr or 0.0)
+            worse = record.base - bar if name == "memory_fraction" else record.base + bar
+            changes.append((name, record, record.base, max(worse, 0.1 * record.base)))
+    if sustained.stack is None or sustained.stack == stack:
+        for name in ("compute_factor", "attention_factor", "host_factor", "communication_factor"):
+            record = getattr(sustained, name)
+            if record is not None:
+                changes.append((name, record, record.base, record.base + NORMAL_80 * (record.base_stderr or 0.0)))
+    values = {name: value for name, _, value, _ in changes}
+    notes = tuple(
+        Noted(
+            f"{gpu.id}/{name}",
+            value,
+            "fraction" if name.endswith("fraction") else "times" if name.endswith("factor") else "rows",
+            record.kind,
+            f"{record.source}, measured on this cluster",
+            (record.stderr or 0.0) / record.value if record.value else None,
+        )
+        for name, record, value, _ in changes
+    )
+    slower = tuple(
+        _changed(engine, table, constants, {**values, name: worse})
+        for name, _, value, worse in changes
+        if worse != value
+    )
+    return Calibrated(*_changed(engine, table, constants, values), notes, slower)
+
+
+def _share_of_matmul(gpu: GpuSpec, dtype: str, measured: Quantity, usual: float) -> tuple[float, float]:
+    """Share of the peak that the products of a step sustain, and its relative standard error."""
+    best, peak = gpu.matmul_flop_per_s(dtype), gpu.peak_flop_per_s(dtype)
+    share = noted("", row_of(shipped()["matmul_share"], generation_of(gpu)))
+    own = usual * measured.base / best if best is not None else share.value * measured.base / peak
+    return own, (measured.base_stderr or 0.0) / measured.base
+
+
+def _changed(
+    engine: Engine, table: PaceTable, constants: PaceConstants, values: Mapping[str, float]
+) -> tuple[Engine, PaceTable, PaceConstants]:
+    """The records with a calibration's numbers in them."""
+    computing = values.get("compute_factor", 1.0)
+    attending = computing * values.get("attention_factor", 1.0)
+    gemm = values.get("gemm_fraction", float(engine.gemm_fraction[0]))
+    memory = values.get("memory_fraction", float(engine.memory_fraction[0]))
+    host, talking = values.get("host_factor", 1.0), values.get("communication_factor", 1.0)
+    columns = {name: getattr(table, name) * host for name in _HOST}
+    columns |= {name: getattr(table, name) * talking for name in _EXPOSED}
+    return (
+        replace(
+            engine,
+            gemm_fraction=np.asarray([gemm / computing]),
+            memory_fraction=np.asarray([memory / computing]),
+            flash_fraction=engine.flash_fraction / attending,
+        ),
+        replace(table, flash_fraction=table.flash_fraction / attending, **columns),
+        replace(constants, gemm_ramp=values.get("matmul_ramp", constants.gemm_ramp)),
+    )

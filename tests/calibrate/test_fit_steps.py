@@ -1,0 +1,120 @@
+"""A user's own steps: factors that made them come back, what they do not tell of stays, and a bad file is one line."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dscalc.answers.case import build_case
+from dscalc.answers.fit import fit
+from dscalc.answers.fit_steps import fit_step_file
+from dscalc.answers.step import step_inputs
+from dscalc.calibrate.fit import fit_logs
+from dscalc.calibrate.profile import Base, cluster_record, profile_text
+from dscalc.errors import InputError
+from dscalc.specs.calibrated import calibrated
+from dscalc.specs.given import gather
+from dscalc.specs.measured import Sustained
+from dscalc.specs.store import load_cluster, load_gpu
+from tests.calibrate.benchmark_logs import log_text, sizes
+
+TRUTH = {"compute_factor": 1.12, "host_factor": 1.6}
+LAYOUTS = ((8, 1, 1, 2048), (8, 1, 2, 4096), (8, 2, 1, 1024), (16, 1, 1, 8192), (16, 4, 1, 512), (16, 2, 4, 2048))
+
+
+@pytest.fixture(scope="module")
+def record() -> dict[str, Any]:
+    return cluster_record(fit_logs([]), Base(load_gpu("H100").spec, 8, load_cluster("dgx-h100").spec), "ours")
+
+
+def steps(folder: Path, record: dict[str, Any], truth: dict[str, float], noise: float = 0.01) -> Path:
+    """A file of steps that a stack with these factors would take."""
+    profile = folder / "ours.json"
+    profile.write_text(profile_text(record))
+    rng = np.random.default_rng(5)
+    lines = ["model,gpus,tp,micro_batch,seq_len,zero,stack,step_time_s"]
+    made = {name: {"value": v, "unit": "count", "kind": "fitted", "source": "the truth"} for name, v in truth.items()}
+    for gpus, tp, micro_batch, seq_len in LAYOUTS:
+        given = gather(
+            {"profile": str(profile), "model": "llama-3-8b", "gpus": gpus, "tp": tp, "micro_batch": micro_batch}
+            | {"seq_len": seq_len, "zero": 1, "stack": "megatron"}
+        )
+        inputs = step_inputs(given, build_case(given))[0]
+        gpu = inputs.case.machine.gpu
+        assert gpu is not None
+        c = calibrated(gpu, Sustained.model_validate(made), "megatron", inputs.engine, inputs.table, inputs.constants)
+        took = float(replace(inputs, engine=c.engine, table=c.table, constants=c.constants).run().step_time_s[0])
+        seconds = took * np.exp(rng.normal(0.0, noise))
+        lines.append(f"llama-3-8b,{gpus},{tp},{micro_batch},{seq_len},1,megatron,{seconds:.6g}")
+    file = folder / "steps.csv"
+    file.write_text("\n".join(lines) + "\n")
+    return file
+
+
+def test_the_factors_come_back_with_errors_that_hold_them(tmp_path: Path, record: dict[str, Any]) -> None:
+    found = fit_step_file(str(steps(tmp_path, record, TRUTH)), record)
+    for name, truth in TRUTH.items():
+        value = found.fit.values[name]
+        assert abs(value.value - truth) <= 3.0 * value.stderr
+        assert value.stderr < 0.1 * truth
+    assert "attention_factor" in found.fit.unknown  # six steps do not tell it from the rest
+    assert found.error("left_out_s") < 0.03 < found.error("before_s")
+
+
+def test_steps_as_predicted_change_nothing(tmp_path: Path, record: dict[str, Any]) -> None:
+    found = fit_step_file(str(steps(tmp_path, record, {}, 0.0)), record)
+    assert all(value.value == pytest.approx(1.0, abs=1e-3) for value in found.fit.values.values())
+
+
+def test_one_step_identifies_one_factor_at_most(tmp_path: Path, record: dict[str, Any]) -> None:
+    file = steps(tmp_path, record, TRUTH)
+    file.write_text("\n".join(file.read_text().splitlines()[:2]) + "\n")
+    assert len(fit_step_file(str(file), record).fit.values) <= 1
+
+
+def test_the_profile_holds_them_for_that_stack_alone(tmp_path: Path, record: dict[str, Any]) -> None:
+    import dscalc
+
+    file = steps(tmp_path, record, TRUTH)
+    size = sizes(20, 30)
+    (tmp_path / "a.log").write_text(log_text("all_reduce", 8, 1, size, 20e-6 + size / 270e9))
+    found = fit(tmp_path / "a.log", cluster="dgx-h100", step=file, output=tmp_path / "ours.json").profiled
+    assert found.steps is not None
+    (tmp_path / "ours.json").write_text(found.text)
+    given: dict[str, Any] = {"model": "llama-3-8b", "gpus": 8}
+    hold = {"profile": str(tmp_path / "ours.json")}
+    for stack, changed in (("megatron", True), ("fsdp2", False)):
+        mine = dscalc.step(**given, **hold, stack=stack)
+        linear = [t.seconds for t in mine.terms if t.path == "compute/linear_layers"][0]  # noqa: RUF015
+        usual = dscalc.step(**given, cluster="dgx-h100", stack=stack)
+        shipped = [t.seconds for t in usual.terms if t.path == "compute/linear_layers"][0]  # noqa: RUF015
+        assert (linear / shipped == pytest.approx(1.12, rel=0.1)) is changed
+        assert (linear == shipped) is not changed
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("model,gpus\nllama-3-8b,8\n", "has no column step_time_s"),
+        ("model,gpsu,step_time_s\nllama-3-8b,8,1\n", r"no column 'gpsu' is known.*gpus"),
+        ("model,gpus,step_time_s\nllama-3-8b,8\n", r":2: has 2 cells under 3 columns"),
+        ("model,gpus,step_time_s\nllama-3-8b,8,soon\n", r":2: .*soon"),
+        ("model,gpus,step_time_s\nllama-3-8b,8,-1\n", r":2: .*above 0"),
+        ("model,gpus,step_time_s\nllama-9000,8,1\n", r":2: .*llama-9000"),
+        ("model,gpus,tp,step_time_s\nllama-3-8b,8,3,1\n", r":2: "),
+        ("model,gpu,gpus,step_time_s\nllama-3-8b,A100,8,1\n", r":2: a column gpu"),
+        ("model,gpus,stack,step_time_s\nllama-3-8b,8,fsdp2,1\nllama-3-8b,8,megatron,1\n", "several stacks"),
+        ("model,gpus,step_time_s\n", "has 0 rows"),
+        ('model,gpus,step_time_s\n"llama\n', "is not CSV"),
+    ],
+)
+def test_a_bad_file_is_one_line_that_names_it(tmp_path: Path, record: dict[str, Any], text: str, message: str) -> None:
+    file = tmp_path / "steps.csv"
+    file.write_text(text)
+    with pytest.raises(InputError, match=message) as caught:
+        fit_step_file(str(file), record)
+    assert "steps.csv" in str(caught.value)

@@ -1,0 +1,174 @@
+"""``dscalc fit`` as a process: a profile written at once or not at all, charts, comparison, clear errors."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dscalc.cli import main
+from tests.calibrate.benchmark_logs import log_text, noisy, sizes
+
+Within = Callable[..., tuple[int, str, str]]
+FIT = {"op", "ranks", "nodes", "pieces"}
+PIECE = {
+    *("min_bytes", "max_bytes", "latency_s", "bandwidth_bytes_per_s", "latency_stderr_s"),
+    *("bandwidth_stderr_bytes_per_s", "points", "median_residual_fraction"),
+}
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    rng, size = np.random.default_rng(3), sizes(3, 33)
+    (tmp_path / "one.log").write_text(log_text("all_reduce", 8, 1, size, noisy(20e-6 + size / 270e9, rng, 0.004)))
+    (tmp_path / "two.log").write_text(log_text("all_reduce", 16, 2, size, noisy(60e-6 + size / 60e9, rng, 0.004)))
+    return tmp_path
+
+
+@pytest.fixture
+def within(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Within:
+    """The command inside this process: exit code, output, errors."""
+    monkeypatch.chdir(here)
+
+    def run(*words: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as left:
+            main.run(list(words))
+        out = capsys.readouterr()
+        return int(left.value.code or 0), out.out, out.err
+
+    return run
+
+
+def test_from_a_log_to_a_prediction(here: Path, run_dscalc: Any) -> None:
+    ran = run_dscalc("fit", "one.log", "two.log", "--cluster", "dgx-h100", "--output", "mine.json", cwd=here)
+    assert ran.returncode == 0, ran.stderr
+    assert "Fits" in ran.stdout
+    assert "mine.json" in ran.stdout
+    given = ("--model", "llama-3-8b", "--profile", "mine.json", "--gpus", "16", "--zero", "1", "--format", "json")
+    for command in ("memory", "comm", "step"):
+        answer = run_dscalc(command, *given, cwd=here)
+        assert answer.returncode == 0, answer.stderr
+        assert json.loads(answer.stdout)["inputs"]["hardware"]["cluster"] == "mine"
+
+
+def test_a_profile_is_not_replaced_unasked(here: Path, within: Within) -> None:
+    given = ("fit", "one.log", "--cluster", "dgx-h100", "--output", "mine.json")
+    assert within(*given)[0] == 0
+    code, _, stderr = within(*given)
+    assert code == 1
+    assert "add --force" in stderr
+    assert within(*given, "--force")[0] == 0
+
+
+def test_the_keys_are_stable(within: Within) -> None:
+    _, stdout, _ = within("fit", "one.log", "two.log", "--compare", "--format", "json")
+    found = json.loads(stdout)["result"]
+    assert {"logs", "fits", "compute", "profile_path"} <= set(found)
+    for fit in found["fits"]:
+        assert set(fit) >= FIT
+        for piece in fit["pieces"]:
+            assert set(piece) == PIECE
+        for before, after in zip(fit["pieces"], fit["pieces"][1:], strict=False):
+            assert before["max_bytes"] < after["min_bytes"]
+    assert found["profile_path"] is None
+    assert {row["verdict"] for row in found["compared"]} == {"usual", "slow"}
+
+
+def test_a_slow_link_is_on_the_screen_at_every_width(here: Path, run_dscalc: Any) -> None:
+    for columns in (80, 140):
+        ran = run_dscalc("fit", "one.log", "two.log", "--compare", "--explain", cwd=here, columns=columns)
+        assert ran.returncode == 0, ran.stderr
+        assert "of what dgx-h100 gives" in " ".join(ran.stdout.split())
+        assert "A step of llama-3-8b with ZeRO-3 on 16 GPUs" in " ".join(ran.stdout.split())
+        assert max(map(len, ran.stdout.splitlines())) <= columns
+        assert "NET/Socket" in ran.stdout
+        assert "@" in ran.stdout  # the chart
+
+
+def test_a_chart_as_a_file(here: Path, run_dscalc: Any) -> None:
+    pytest.importorskip("matplotlib")
+    ran = run_dscalc("fit", "one.log", "two.log", "--plot", "chart.svg", cwd=here)
+    assert ran.returncode == 0, ran.stderr
+    assert (here / "chart.svg").read_text().lstrip().startswith("<?xml")
+    assert sorted(p.name for p in here.iterdir()) == ["chart.svg", "one.log", "two.log"]
+    assert "add --force" in run_dscalc("fit", "one.log", "--plot", "chart.svg", cwd=here).stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--plot", "chart.bmp"), "--plot chart.bmp: ends in .bmp; name a file that ends in .svg"),
+        (("--step", "none.csv"), "none.csv: cannot be read"),
+        (("--cluster", "dgx-h100", "--gpu", "A100-SXM4-80GB"), "--gpu: dgx-h100 has H100-SXM5-80GB"),
+        (("--cluster", "dgx-h100", "--interconnect", "ib-ndr"), "--interconnect: dgx-h100 says what joins its nodes"),
+        (("--cluster", "nowhere"), "nowhere"),
+        (("--output", "no/such/folder.json"), "cannot be written"),
+    ],
+)
+def test_errors_are_one_line(here: Path, within: Within, words: tuple[str, ...], message: str) -> None:
+    before = sorted(p.name for p in here.iterdir())
+    code, stdout, stderr = within("fit", "one.log", *words)
+    assert code == 1
+    assert message in stderr
+    assert len(stderr.splitlines()) == 1
+    assert stdout == ""
+    assert sorted(p.name for p in here.iterdir()) == before
+
+
+def test_a_gpu_that_nobody_knows_needs_a_name(here: Path, within: Within) -> None:
+    size = sizes()
+    (here / "odd.log").write_text(log_text("all_reduce", 8, 1, size, 20e-6 + size / 270e9, gpu="Odd Accelerator 9"))
+    code, _, stderr = within("fit", "odd.log", "--output", "odd.json")
+    assert code == 1
+    assert "the logs name Odd Accelerator 9" in stderr
+    assert "add --gpu" in stderr
+    assert within("fit", "odd.log", "--gpu", "H100", "--output", "odd.json")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("library", "words", "message"),
+    [
+        ("scipy", (), "fits need scipy, which is not installed: pip install 'dscalc[fit]'"),
+        ("matplotlib", ("--plot", "chart.svg"), "needs matplotlib, which is not installed: pip install 'dscalc[plot]'"),
+    ],
+)
+def test_a_library_that_is_not_there_is_named(here: Path, library: str, words: tuple[str, ...], message: str) -> None:
+    """As on a machine without the optional extras: importing it fails."""
+    script = f"import sys; sys.modules['{library}'] = None; from dscalc.cli.main import run; "
+    script += f"run({['fit', 'one.log', *words]!r})"
+    ran = subprocess.run([sys.executable, "-c", script], cwd=here, capture_output=True, text=True, check=False)
+    assert ran.returncode == 1
+    assert message in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"times": [1.0]}, "sizes, times and error_fractions need one entry each"),
+        ({"sizes": [2.0, 1.0]}, "sizes must rise"),
+        ({"times": [1.0, 0.0]}, "greater than 0"),
+        ({"error_fractions": [5.0, 0.1]}, "not per cent"),
+        ({"op": "gossip"}, "collectives.0.op"),
+        ({"nodes": 99}, "nodes: 99 for 16 ranks"),
+        ({"size_unit": "GB/s"}, "expected a size"),
+    ],
+)
+def test_a_damaged_profile_is_one_line(here: Path, within: Within, change: dict[str, Any], message: str) -> None:
+    curve = {
+        "op": "all-reduce", "ranks": 16, "nodes": 2, "sizes": [1.0, 2.0], "times": [1.0, 1.1],
+        "error_fractions": [0.1, 0.1], "kind": "measured", "source": "a.log:1-2",
+    }  # fmt: skip
+    count = {"value": 8, "unit": "count", "kind": "assumed", "source": "x"}
+    profile = {"profile": "cluster", "id": "x", "provider": "us", "gpu": "H100-SXM5-80GB", "gpus_per_node": count}
+    (here / "bad.json").write_text(json.dumps({**profile, "collectives": [{**curve, **change}]}))
+    code, _, stderr = within("comm", "--model", "llama-3-8b", "--gpus", "8", "--profile", "bad.json")
+    assert code == 1
+    assert message in stderr
+    assert len(stderr.splitlines()) == 1
