@@ -24,13 +24,13 @@ INK = (
 )  # apart for most who see few colours
 SHAPES = ("o", "s", "^", "D", "v", "*")
 PARTS = {
-    "compute": "#0f8f6a",
+    "compute": "#0b7a5a",
     "host": "#c8102e",
     "tensor": "#0072b2",
     "context": "#56b4e9",
-    "expert": "#c4679b",
+    "expert": "#a84e80",
     "data": "#e69f00",
-    "messages": "#8a7a00",
+    "messages": "#756700",
     "bubble": "#8c95a3",
     "optimizer": "#5b4ba3",
 }
