@@ -113,9 +113,7 @@ def ceilings(answer: SweepAnswer) -> list[Cell]:
             continue
         parts += [tag("h3", setup.name)] if len(answer.setups) > 1 else []
         parts.append(tag("p", ceiling_words(answer, setup.name)))
-        moved = _moved(found)
-        drawing = draw.limits(found, moved).replace('id="limits-', f'id="limits-{len(parts)}-')
-        drawing = drawing.replace('labelledby="limits-title limits-words"', f'labelledby="limits-{len(parts)}-title"')
+        drawing = draw.limits(f"limits-{len(parts)}", found, _moved(found))
         parts.append(
             figure(
                 drawing,
