@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dscalc.answers.sweep import SweepAnswer
+from dscalc.answers.sweep import SweepAnswer, sweep
 from dscalc.answers.sweep_detail import in_full, paying, typed
 from dscalc.report.chart import ASCII, UNICODE, Glyphs
 from dscalc.report.screen import Screen
@@ -35,6 +36,35 @@ def test_one_layout_in_full_is_its_row(answer: SweepAnswer) -> None:
             full = in_full(answer, row)
             assert full.step_time_s == pytest.approx(row.step_time_s, rel=1e-12)
             assert full.memory.total_bytes == pytest.approx(row.total_bytes, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"cp": "2,4", "cp_comm": "ulysses"},
+        {"pp": 4, "schedule": "zb-h1,1f1b"},
+        {"zero": 3, "dp_replicate": "2,4"},
+        {"tp": 8, "sequence_parallel": False, "recompute": "full"},
+        {"model": "deepseek-v3", "cluster": "gb200-nvl72", "gpus": 256, "global_batch": 512, "pp": 8, "ep": "8,16"},
+    ],
+    ids=lambda asked: " ".join(asked),
+)
+def test_every_axis_reaches_the_layout_in_full(asked: dict[str, Any]) -> None:
+    """What a report shows term by term is the layout of the row, whatever was swept."""
+    usual = {
+        "model": "llama-3-8b",
+        "cluster": "dgx-h100",
+        "gpus": 32,
+        "global_batch": 64,
+        "max_tp": 8,
+        "recompute": "none",
+    }
+    found = sweep(**{**usual, "cp": 1, "pp": 1, "top": 2, **asked})
+    assert found.rows
+    for row in (r for r in found.rows if r.rank):
+        full = in_full(found, row)
+        assert full.case.layout.spec == row.layout
+        assert full.step_time_s == pytest.approx(row.step_time_s, rel=1e-12)
 
 
 def test_front_is_what_no_other_layout_beats(answer: SweepAnswer) -> None:
