@@ -278,7 +278,7 @@ def time(drawn: Figure, full: StepAnswer | None) -> list[Cell]:
     caption = (
         "GPU-hours for a billion tokens; a longer bar costs more. Communication counts only where nothing hides it."
     )
-    parts = time_segments(full)
+    parts = time_segments(full.terms)
     rows: list[list[Cell]] = [
         [
             PARTS.get(part.name, part.name),
