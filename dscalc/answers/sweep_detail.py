@@ -12,9 +12,9 @@ from dscalc.answers.step import StepAnswer, TimeTerm
 from dscalc.answers.step import answer as step_answer
 from dscalc.answers.sweep_notes import words_of
 from dscalc.answers.sweep_setup import base_words
-from dscalc.cost.step import step as step_of
 from dscalc.specs.layout_spec import lower
 from dscalc.specs.sweep_options import TABLE
+from dscalc.sweep.prune import timed_on
 
 if TYPE_CHECKING:
     from dscalc.answers.sweep import CurvePoint, SweepAnswer
@@ -54,7 +54,7 @@ def times_of(answer: SweepAnswer, rows: Sequence[Row]) -> list[tuple[TimeTerm, .
             continue
         case = setup.case
         layouts = lower([rows[n].layout for n in mine], case.books)
-        timed = step_of(case.model.shape, layouts, setup.machine.timing, case.adapters)
+        timed = timed_on(setup.machine, case.model.shape, layouts)
         exposed = [np.broadcast_to(leaf.exposed_s, (len(mine),)) for leaf in timed.terms]
         hidden = [np.broadcast_to(leaf.busy_s, (len(mine),)) - e for leaf, e in zip(timed.terms, exposed, strict=True)]
         for i, n in enumerate(mine):

@@ -11,12 +11,13 @@ import numpy as np
 
 from dscalc.answers.envelope import Assumption, Warning
 from dscalc.answers.memory import answer as memory_answer
-from dscalc.answers.step import rate_assumptions
+from dscalc.answers.step import jitter_assumption, rate_assumptions
 from dscalc.answers.sweep_budget import budget_assumptions, budget_warnings
 from dscalc.answers.sweep_rows import Row, layout_words, rows_of
 from dscalc.answers.sweep_setup import Setup, base_words, default_batch
 from dscalc.frozen import dataclass
 from dscalc.specs.layout_spec import LayoutSpec
+from dscalc.specs.pace import bar_notes
 from dscalc.sweep.prune import Found, Problem
 from dscalc.sweep.search import search
 from dscalc.sweep.space import SAME, Space, checks
@@ -99,7 +100,7 @@ def assumptions_of(setups: Sequence[Setup], given: Mapping[str, Any]) -> tuple[A
     for setup in setups:
         case = setup.case
         every = [a for a in case.assumptions if a.name not in SWEPT]
-        every += rate_assumptions((*setup.notes, setup.error), setup.inputs.network)
+        every += rate_assumptions((*setup.notes, *bar_notes()), setup.inputs.network)
         for one in every:
             key = (one.name, str(one.value))
             other = next((a for (name, _), a in found.items() if name == one.name), None)
@@ -114,6 +115,7 @@ def assumptions_of(setups: Sequence[Setup], given: Mapping[str, Any]) -> tuple[A
         seq = setups[0].spec.seq_len
         source = "a step of 4 Mi tokens, as [Touvron2023] trained with; give --global-batch"
         listed.append(Assumption("global_batch", default_batch(seq), "sequences", "default", source))
+    listed += jitter_assumption(setups[0].machine.jitter_fraction)
     if "tokens" in given:
         listed += budget_assumptions(tuple(setups), given)
     return tuple(listed)

@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from dscalc.answers.step import DEFAULT_CONVENTION, KINDS
+from dscalc.answers.step import DEFAULT_CONVENTION, KINDS, step_bar
 from dscalc.answers.sweep_setup import Setup, spec_of
 from dscalc.cost.conventions import model_flop
 from dscalc.cost.memory import memory
-from dscalc.cost.step import Step, step
+from dscalc.cost.step import Step
 from dscalc.frozen import dataclass
 from dscalc.records import Array, Layouts, Timing
 from dscalc.specs.layout_spec import LayoutSpec
+from dscalc.sweep.prune import timed_on
 from dscalc.sweep.space import Ids, Space
 
 
@@ -30,7 +31,8 @@ class Row:
         rank: place among the layouts of its machine and number of GPUs, from 1; 0: only on the Pareto front.
         pareto: no other layout is better in step time, headroom, GPUs and cost together.
         low_s, high_s: the error bar; ``lower_s``, ``upper_s``: all communication hidden, none.
-        compute_s, host_s, communication_s, bubble_s, optimizer_s: exposed seconds, they add up to the step.
+        compute_s, host_s, communication_s, bubble_s, optimizer_s, straggler_s: exposed seconds, they add up to the
+            step; the last is the waiting for the slowest GPU, by ``--jitter``.
         hidden_s: communication behind compute.
         usable_bytes, headroom_bytes: None where the GPU's memory is unknown.
     """
@@ -58,6 +60,7 @@ class Row:
     communication_s: float
     bubble_s: float
     optimizer_s: float
+    straggler_s: float
     hidden_s: float
     bound_by: str
     total_bytes: float
@@ -107,14 +110,14 @@ def rows_of(setup: Setup, space: Space, ids: Ids, ranks: Sequence[int]) -> list[
     layouts = replace(layouts, pp=np.broadcast_to(layouts.pp, (n,)))
     machine = setup.machine
     held = memory(space.shape, layouts, machine.hardware, machine.adapters, keep_terms=False)
-    timed = step(space.shape, layouts, machine.timing, machine.adapters)
+    timed = timed_on(machine, space.shape, layouts)
 
     def column(values: Array) -> list[float]:
         return [float(v) for v in np.broadcast_to(values, (n,))]
 
     flop = column(model_flop(DEFAULT_CONVENTION, space.shape, layouts))
     nominal = float(setup.inputs.engine.nominal_flop_per_s[0])
-    bars = error_of(setup, space, layouts, timed)
+    bars = np.exp(error_of(setup, space, layouts, timed)).tolist()
     groups = {name: _sums(timed, prefixes, n) for name, prefixes in KINDS}
     hidden = [max(0.0, v) for v in column(_hidden(timed))]
     columns = {
@@ -137,8 +140,8 @@ def rows_of(setup: Setup, space: Space, ids: Ids, ranks: Sequence[int]) -> list[
                 rank=ranks[i],
                 pareto=False,
                 step_time_s=seconds[i],
-                low_s=seconds[i] / (1.0 + bars[i]),
-                high_s=seconds[i] * (1.0 + bars[i]),
+                low_s=seconds[i] / bars[i],
+                high_s=seconds[i] * bars[i],
                 lower_s=lower[i],
                 upper_s=upper[i],
                 tokens_per_s=tokens / seconds[i],
@@ -154,6 +157,7 @@ def rows_of(setup: Setup, space: Space, ids: Ids, ranks: Sequence[int]) -> list[
                 communication_s=parts["communication"],
                 bubble_s=parts["bubble"],
                 optimizer_s=parts["optimizer"],
+                straggler_s=parts["stragglers"],
                 hidden_s=hidden[i],
                 bound_by=max(parts, key=lambda name: parts[name]),
                 usable_bytes=usable[i] if usable[i] == usable[i] else None,
@@ -164,23 +168,23 @@ def rows_of(setup: Setup, space: Space, ids: Ids, ranks: Sequence[int]) -> list[
     return found
 
 
-def error_of(setup: Setup, space: Space, layouts: Layouts, timed: Step) -> list[float]:
-    """Half-width of the error bar of each row, relative: the one place where a sweep asks for it."""
-    bars = np.full(len(timed.step_time_s), setup.error.value)
-    if setup.inputs.network.network.curves or setup.inputs.slower:
+def error_of(setup: Setup, space: Space, layouts: Layouts, timed: Step) -> Array:
+    """Half-width of the error bar of the logarithm of each row: the one place where a sweep asks for it."""
+    bars = np.broadcast_to(step_bar(setup.inputs, timed, layouts)[0].half_width_fraction, (len(timed.step_time_s),))
+    if setup.inputs.network.network.measured or setup.inputs.slower:
         bars = np.hypot(bars, _measured_error(setup, space, layouts, timed))
-    return [float(bar) for bar in bars]
+    return np.asarray(bars)
 
 
 def _measured_error(setup: Setup, space: Space, layouts: Layouts, timed: Step) -> Array:
     """What the errors of numbers measured on the cluster do to each row: root of the sum of squares."""
-    timing, adapters = setup.machine.timing, setup.machine.adapters
+    machine, timing = setup.machine, setup.machine.timing
     worse = [Timing(e, t, c, timing.network) for e, t, c in setup.inputs.slower]
-    if timing.network.curves:
+    if timing.network.measured:
         worse.append(replace(timing, network=replace(timing.network, edge=1.0)))
     total = np.zeros(len(timed.step_time_s))
     for each in worse:
-        moved = step(space.shape, layouts, each, adapters, keep_terms=False)
+        moved = timed_on(replace(machine, timing=each), space.shape, layouts, keep_terms=False)
         total = total + (moved.step_time_s / timed.step_time_s - 1.0) ** 2
     return np.asarray(np.sqrt(total))
 

@@ -19,6 +19,7 @@ from datetime import timedelta
 from typing import Any
 
 from dscalc.calibrate.bench_place import Beat, Place, verdict
+from dscalc.errors import InputError
 
 BEAT_S = 1.0
 JUDGE_S = 3.5  # between the two looks at who is alive
@@ -102,9 +103,9 @@ class Control:
 
     def trouble(self, error: BaseException) -> None:
         """Report an error of this rank and wait for rank 0's verdict, which ends the process."""
-        if self._watch is None:
-            raise error
         text = " ".join(str(error).split())[:300] or type(error).__name__
+        if self._watch is None:
+            raise InputError(f"{text}, in: {self._words}") from None
         with suppress(RuntimeError):
             self.store.set(f"trouble/{self.place.rank}", text)
             self.store.set("trouble", text)
@@ -112,8 +113,9 @@ class Control:
         os._exit(1)
 
     def dismiss(self) -> None:
-        """Send the other ranks home: rank 0 says why."""
+        """Send the other ranks home, without a fault of theirs: rank 0 says why it ends."""
         if self._watch is not None:
+            self._ended.set()
             with suppress(RuntimeError):
                 self.store.set("verdict", "")
                 time.sleep(2.0 * BEAT_S)  # the launcher takes the store away when this process ends
@@ -148,10 +150,10 @@ class Control:
                 continue
             overdue = time.monotonic() - self._deadline
             if verdict_is_out:
-                os._exit(1)
+                os._exit(1 if self._line.get("verdict") else 0)
             if self.place.rank == 0:
                 if caught is not None or troubled or overdue > 0.0:
-                    self._judge(count, caught is not None and caught.si_signo == signal.SIGINT)
+                    self._judge(count, None if caught is None else signal.Signals(caught.si_signo))
             elif caught is not None:
                 self._line.set(f"left/{self.place.rank}", "1")
                 os._exit(1)
@@ -175,9 +177,9 @@ class Control:
         keys = {rank: f"{name}/{rank}" for rank in range(self.place.ranks)}
         return {rank: self._line.get(key).decode() for rank, key in keys.items() if self._line.check([key])}
 
-    def _judge(self, count: int, interrupted: bool) -> None:
-        """Find out who is at fault, say it, and end the process."""
-        if interrupted:
+    def _judge(self, count: int, told: signal.Signals | None) -> None:
+        """Find out who is at fault, say it, and end the process; ``told``: the launcher says to end."""
+        if told is signal.SIGINT:
             self.judged("interrupted")
             os._exit(INTERRUPTED)
         text = "the key-value store of the launcher stopped answering"
@@ -189,7 +191,9 @@ class Control:
                 count += 1
                 self._line.set("beat/0", json.dumps([count, self._item, self._inside]))
             after = {**self._beats(), **dict.fromkeys(self._flags("left"), Beat(count, self._item, True))}
-            text, _ = verdict(before, after, self.place, self.hosts, self._flags("trouble"))
+            text, ranks = verdict(before, after, self.place, self.hosts, self._flags("trouble"))
+            if told is not None and not ranks:
+                text = "the launcher ended the run"
         self.judged(f"{text}, in: {self._words}")
         with suppress(RuntimeError):
             self._line.set("verdict", text)

@@ -18,6 +18,7 @@ from dscalc.errors import InputError
 from dscalc.units import KIB, MIB, MILLI
 
 CHECKED = 16 * MIB  # results of messages up to here are compared with what they must be
+LARGE = 256 * MIB
 FP8_FROM = (8, 9)  # compute capability
 LAUNCHES = 200  # of an empty kernel, timed together
 Call = Callable[[], object]
@@ -139,14 +140,18 @@ class Device:
         Raises:
             CannotError: there is no such operation here.
         """
-        if item.kind == "collective":
-            return self._collective(item, calls, world)
-        if item.kind == "pair":
-            return self._pair(item, calls, world)
-        if item.kind == "overlap":
-            return self._overlap(item, calls, world)
-        call, count = self._kernel(item)
-        return {"t": [t / count for t in self._time(call, calls)]}
+        try:
+            if item.kind == "collective":
+                return self._collective(item, calls, world)
+            if item.kind == "pair":
+                return self._pair(item, calls, world)
+            if item.kind == "overlap":
+                return self._overlap(item, calls, world)
+            call, count = self._kernel(item)
+            return {"t": [t / count for t in self._time(call, calls)]}
+        finally:
+            if self.cuda and item.size_bytes >= LARGE:
+                self.torch.cuda.empty_cache()  # blocks of one size do not serve the next
 
     def _sync(self) -> None:
         if self.cuda:

@@ -15,6 +15,7 @@ from dscalc.units import MIB
 
 FLOP_PER_PRODUCT = 2.0  # a multiplication and an addition
 LARGE_COPY_BYTES = 256.0 * MIB  # past every cache
+LARGE_FLOP = FLOP_PER_PRODUCT * 4096.0**3  # of a product that tells what large ones reach
 CORNER = 0.05
 WIDEST_RAMP = 8192.0  # rows at which half a tile's time would be lost: more is no ramp
 
@@ -56,6 +57,11 @@ class Gemm:
     classes: tuple[Class, ...]
     points: int
     source: str
+
+    @property
+    def large(self) -> bool:
+        """Whether products were large enough to tell what large ones reach."""
+        return self.classes[-1].most_flop >= LARGE_FLOP
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -69,6 +69,7 @@ def tables_of(part: Part, file: str, form: str, stated: Stated) -> Iterator[Tabl
             op_from=part.op_from,
             ranks=ranks,
             ranks_from=source,
+            ranks_at_least=part.listed not in (0, part.highest + 1),
             nodes=_nodes(part, ranks) if alone else _counted(part, rows[0].line),
             gpu=part.gpus.most_common(1)[0][0] if part.gpus else "",
             printed_mean=part.mean if alone else None,

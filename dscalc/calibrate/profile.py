@@ -22,6 +22,7 @@ DIGITS = 6
 PERCENT = 100.0
 FACTORS = ("compute_factor", "attention_factor", "host_factor", "communication_factor")
 LEFT_BEHIND = ("aliases", "busbw", "small_messages", "notes", "checked", "source", "collectives", "sustained")
+UNSAID = "bf16"  # what a benchmark multiplied where its log does not say
 WHOLE = 1.0  # of the wire: no efficiency is more
 
 
@@ -192,7 +193,8 @@ def _set_rates(record: dict[str, Any], fits: Sequence[Fit]) -> None:
             continue
         tier, lowered = record["tiers"][level], network.tiers[each.level]
         tier["efficiency"] = _moved(each, float(lowered.efficiency[0]))
-        if "reduction" in tier and each.reduces:
+        # a reduction that somebody must ask for was not what these logs measured
+        if "reduction" in tier and each.reduces and tier["reduction"].get("by_itself", True):
             tier["reduction"]["efficiency"] = _moved(each, float(lowered.reduction_efficiency[0]))
 
 
@@ -208,7 +210,9 @@ def _sustained(found: Calibration, gpu: GpuSpec) -> dict[str, Any]:
     own: dict[str, Any] = {}
     rates = {}
     for gemm in found.gemms:
-        dtype = gemm.dtype or "bf16"
+        if not gemm.large:
+            continue
+        dtype = gemm.dtype or UNSAID
         if dtype in DTYPES and dtype != "fp4":
             rates[dtype] = quantity(
                 gemm.flop_per_s, "FLOP/s", gemm.source, stderr=gemm.stderr_flop_per_s, n=gemm.points

@@ -33,6 +33,7 @@ PARTS = {
     "messages": "#756700",
     "bubble": "#8c95a3",
     "optimizer": "#5b4ba3",
+    "waiting for the slowest": "#8a3b12",
 }
 CEILING, QUIET = "#b3261e", "#5a6678"
 INSTALL = "needs matplotlib; install it with: pip install 'dscalc[plot]'"

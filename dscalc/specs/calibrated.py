@@ -10,11 +10,10 @@ import numpy as np
 
 from dscalc.records import Engine, PaceConstants, PaceTable
 from dscalc.specs.hardware import GpuSpec
-from dscalc.specs.measured import Sustained
+from dscalc.specs.measured import NORMAL_80, Sustained
 from dscalc.specs.pace import HALF, Noted, generation_of, noted, row_of, shipped
 from dscalc.specs.quantity import Quantity
 
-NORMAL_80 = 1.2816  # half-width of 80 % of a normal distribution, in standard errors
 _EXPOSED = ("tp_exposed", "dp_exposed", "dp_exposed_sharded", "pp_exposed", "ep_exposed")
 _HOST = ("host_layer_s", "host_layer_low_s", "host_expert_s", "step_s")
 

@@ -12,6 +12,7 @@ from dscalc.units import to_base
 if TYPE_CHECKING:
     from dscalc.records import Curve, Tier
 
+NORMAL_80 = 1.2816  # half-width of 80 % of a normal distribution, in standard errors
 MOST_SIZES = 4096
 WIDEST_ERROR = 2.0  # of the logarithm of a time: more is no measurement
 Positive = Annotated[float, Limit(gt=0, allow_inf_nan=False, strict=True)]

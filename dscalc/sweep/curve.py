@@ -17,10 +17,10 @@ from dscalc.cost.axes import groups, rules
 from dscalc.cost.columns import COLUMNS
 from dscalc.cost.measured import moved_curves
 from dscalc.cost.memory import memory
-from dscalc.cost.step import Step, step
+from dscalc.cost.step import Step
 from dscalc.frozen import dataclass
 from dscalc.records import Array, Books, Engine, Layouts, Network, Timing
-from dscalc.sweep.prune import Machine, taken
+from dscalc.sweep.prune import Machine, taken, timed_on
 from dscalc.sweep.space import Ids, Space
 
 FURTHER = 12  # doublings beyond the largest number of GPUs searched
@@ -194,9 +194,9 @@ def curve(shape_of: Space, held: Sequence[Stock], machine: Machine, change: Chan
     columns["n_micro"] = columns["n_micro"] * change.tokens
     run, books = changed(machine, held[0].layouts.books, change)
     layouts = replace(held[0].layouts, **columns, books=books)
-    timed = step(shape_of.shape, layouts, run.timing, run.adapters)
+    timed = timed_on(run, shape_of.shape, layouts)
     slower = replace(change, latency=change.latency * 2.0)
-    late = step(shape_of.shape, layouts, changed(machine, held[0].layouts.books, slower)[0].timing, run.adapters)
+    late = timed_on(changed(machine, held[0].layouts.books, slower)[0], shape_of.shape, layouts)
     busy = _sum(timed, "communication/")
     latency = np.maximum(_sum(late, "communication/") - busy, 0.0)
     compute = _sum(timed, "compute/")

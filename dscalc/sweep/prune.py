@@ -17,9 +17,10 @@ from dscalc.cost.columns import COLUMNS, narrowed
 from dscalc.cost.evaluate import CHUNK_ROWS
 from dscalc.cost.memory import memory
 from dscalc.cost.memory_floor import state_floor_bytes
-from dscalc.cost.step import step
+from dscalc.cost.step import Step, step
+from dscalc.cost.stragglers import with_straggler
 from dscalc.frozen import dataclass
-from dscalc.records import Adapters, Array, Hardware, Layouts, Mask, Timing
+from dscalc.records import Adapters, Array, Hardware, Layouts, Mask, ModelShape, Timing
 from dscalc.sweep.rank import NONE_KEPT, Kept, beaten, best, front, joined
 from dscalc.sweep.space import ORDER, STATE_AXES, Check, Ids, Space, checks
 
@@ -34,6 +35,7 @@ class Machine:
     hardware: Hardware
     timing: Timing
     adapters: Adapters | None = None
+    jitter_fraction: float = 0.0  # of a step, between GPUs: everyone waits for the slowest
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,7 +47,7 @@ class Problem:
     top: int
     by: str = "time"  # of rank.KEYS
     fits_anyway: bool = False  # memory does not reject: to find the layout that is nearest to fitting
-    chunk_rows: int = 2 * CHUNK_ROWS  # neighbours share what the step works out once; more rows leave the cache
+    chunk_rows: int = 4 * CHUNK_ROWS  # neighbours share what the step works out once; more rows leave the cache
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -180,8 +182,17 @@ def step_time_s(problem: Problem, layouts: Layouts, count: int) -> Array:
     """Seconds of a step of each of ``count`` layouts."""
     machine = problem.machine
     layouts = replace(layouts, pp=np.broadcast_to(layouts.pp, (count,)))
-    found = step(problem.space.shape, layouts, machine.timing, machine.adapters, keep_terms=False)
+    found = timed_on(machine, problem.space.shape, layouts, keep_terms=False)
     return np.broadcast_to(found.step_time_s, (count,))
+
+
+def timed_on(machine: Machine, shape: ModelShape, layouts: Layouts, *, keep_terms: bool = True) -> Step:
+    """Steps of layouts on a machine, with the waiting for its slowest GPU."""
+    found = step(shape, layouts, machine.timing, machine.adapters, keep_terms=keep_terms)
+    if not machine.jitter_fraction:
+        return found
+    gpus = np.asarray(layouts.tp * layouts.pp * layouts.cp * layouts.dp)
+    return with_straggler(found, np.array([machine.jitter_fraction]), gpus)
 
 
 def part(problem: Problem, level: int, first: int, last: int, told: Progress | None = None) -> Found:

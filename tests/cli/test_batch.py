@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import dscalc
 from dscalc.answers.batch_rules import LONGEST_SCHEDULE
+from dscalc.answers.sweep import sweep
 from dscalc.codes import BATCH_LAWS, LR_RULES
 from dscalc.errors import DscalcError, InputError
 from dscalc.report.schedule_chart import schedule_chart
@@ -312,6 +313,28 @@ def test_straggler_figures() -> None:
     assert len(waits["fleet"]) == 3
     alone = dscalc.batch(workers=1).waiting
     assert (alone.wait, alone.saves, alone.fresh) == (0.0, None, None)
+
+
+def test_a_sweep_waits_as_a_step_does() -> None:
+    """The best layouts asked again by ``step``; the waiting grows with the GPUs and so lowers the ceiling."""
+    words = {"model": "llama-3-8b", "cluster": "dgx-h100", "gpus": "8,64", "stack": "megatron", "global_batch": 64}
+    most = {"max_tp": 8, "max_pp": 2, "max_cp": 1, "recompute": "none", "max_micro_batch": 2, "top": 2}
+    plain, waiting = (sweep(**words, **most, **more) for more in ({}, {"jitter": "5%"}))
+    assert all(row.straggler_s == 0.0 for row in plain.rows)
+    assert [row.layout for row in plain.rows if row.rank] == [row.layout for row in waiting.rows if row.rank]
+    for row, factor in ((waiting.rows[0], 1.42), (waiting.rows[-1], 2.34)):  # c(8), c(64)
+        spec = row.layout
+        axes = {name: getattr(spec, name) for name in ("gpus", "tp", "pp", "vpp", "zero", "schedule", "micro_batch")}
+        same = {**axes, "sequence_parallel": spec.sequence_parallel, "recompute": spec.recompute}
+        step = dscalc.step(**{**words, **same}, jitter=0.05)
+        assert row.step_time_s == pytest.approx(step.step_time_s, rel=1e-12)
+        assert row.straggler_s == pytest.approx(step.straggler_s, rel=1e-12)
+        assert row.straggler_s == pytest.approx(0.05 * factor * (row.step_time_s - row.straggler_s), rel=0.01)
+        parts = row.compute_s + row.host_s + row.communication_s + row.bubble_s + row.optimizer_s + row.straggler_s
+        assert parts == pytest.approx(row.step_time_s, rel=1e-9)
+    ceilings = plain.ceiling.limits["marginal_gain"].gpus, waiting.ceiling.limits["marginal_gain"].gpus
+    assert ceilings[1] < ceilings[0]
+    assert any(a.name == "step.jitter" for a in waiting.assumptions)
 
 
 # --- layouts ---

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dscalc.cost.collectives import collective
@@ -82,6 +82,7 @@ def test_what_a_curve_says_nothing_of_stays_modelled(
     assert asked[1] == -1
 
 
+@settings(max_examples=40)
 @given(st.sampled_from([24.0, 32.0, 64.0, 512.0]), st.floats(8.0, 34.0))
 def test_more_ranks_are_a_bracket(group: float, exponent: float) -> None:
     """Same bus bandwidth at the fast end; at the slow end a hop a step more, but no more than in proportion."""
@@ -95,6 +96,7 @@ def test_more_ranks_are_a_bracket(group: float, exponent: float) -> None:
         assert slow <= same * 1.8 * (group / 16.0) * np.exp(0.08)
 
 
+@settings(max_examples=40)
 @given(st.floats(30.1, 36.0))
 def test_beyond_the_largest_message_the_bar_grows(exponent: float) -> None:
     low, centre, high = (seconds(measured(curve(), edge=e), 2.0**exponent)[0] for e in (-1.0, 0.0, 1.0))
@@ -127,3 +129,15 @@ def test_columns_equal_rows() -> None:
     whole = collective("all-reduce", size, group, group / domains, domains, net).time_s
     for i in range(len(size)):
         assert seconds(net, size[i], group[i], domains[i])[0] == whole[i]
+
+
+def test_the_error_of_a_tier_reaches_what_the_model_says() -> None:
+    net = network()
+    outer = replace(net.tiers[-1], error=0.1)
+    net = replace(net, tiers=(*net.tiers[:-1], outer))
+    assert net.measured
+    assert not network().measured
+    times = [seconds(replace(net, edge=edge), 2.0**33, 64.0, 8.0, "all-gather")[0] for edge in (-1.0, 0.0, 1.0)]
+    assert times[1] == seconds(network(), 2.0**33, 64.0, 8.0, "all-gather")[0]
+    assert times[2] / times[1] == pytest.approx(np.exp(0.1), rel=0.01)  # bytes alone at such a size
+    assert times[1] / times[0] == pytest.approx(np.exp(0.1), rel=0.01)

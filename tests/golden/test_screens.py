@@ -58,6 +58,9 @@ SCREENS = {
         "batch --model llama-3-70b --cluster dgx-h100 --gpus 256 --tp 8 --pp 4 --zero 1 --ga 16 --stack megatron "
         "--tokens 1T --noise-scale 2M --base-batch 1k --base-lr 1.5e-4"
     ),
+    "fit-compare": (
+        "fit tests/golden/logs/one-node.log tests/golden/logs/two-nodes.log --cluster dgx-h100 --compare --explain"
+    ),
     "sweep": "sweep --model llama-3-8b --cluster dgx-h100 --gpus 8..64 --gbs 512 --max-cp 1 --max-pp 2 --tokens 2T",
     "sweep-machines": (
         "sweep --model llama-3-70b --cluster dgx-h100,dgx-a100-80g --gpus 64 --gbs 256 --tp 4,8 --pp 2,4 --cp 1 "

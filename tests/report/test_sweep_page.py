@@ -292,11 +292,22 @@ def contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
+def test_every_part_of_a_bar_has_its_colour(page: Page) -> None:
+    """A part that is added to the bars of a terminal gets one here too."""
+    from dscalc.report import memory, step, sweep_plot
+    from dscalc.report.sweep_svg import slug
+
+    style = "".join(page.inside["style"])
+    for _, name, *_ in (*step._BAR, *memory._BAR):
+        assert f".{slug(name)} {{" in style or f".{slug(name)}, " in style
+    assert [name for _, name, *_ in step._BAR] == list(sweep_plot.PARTS)
+
+
 def test_everything_stands_out(page: Page) -> None:
     """WCAG 2.2: 4.5 to 1 for text, 3 to 1 for lines and areas that mean something."""
     style = "".join(page.inside["style"])
     assert contrast("#000000", "#ffffff") == pytest.approx(21.0)
-    parts = ("compute", "host", "tensor", "context", "expert", "data", "messages", "bubble", "optimizer")
+    parts = ("compute", "host", "tensor", "context", "expert", "data", "messages", "bubble", "optimizer", "waiting")
     on_light = set(re.findall(r"\.part-([a-z]+)-text", style))
     themes = list(colours(style))
     assert len(themes) == 3
