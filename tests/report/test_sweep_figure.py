@@ -13,7 +13,7 @@ from dscalc.answers.sweep_detail import in_full, paying, typed
 from dscalc.report.chart import ASCII, UNICODE, Glyphs
 from dscalc.report.screen import Screen
 from dscalc.report.sweep_charts import curve_chart, layout_charts
-from dscalc.report.sweep_figure import SLOW, figure_of, linear_ticks, log_ticks
+from dscalc.report.sweep_figure import SLOW, ceiling_range, figure_of, linear_ticks, log_ticks
 from tests.golden.test_screens import compare
 
 HOUR_S, BILLION = 3600.0, 1e9
@@ -107,6 +107,20 @@ def test_the_last_size_that_pays(plain: SweepAnswer) -> None:
         return None if point is None else point.gpus
 
     assert [last(limit) for limit in (None, 1000.0, 64.0, 63.0, 4.0)] == [128, 128, 64, 32, None]
+
+
+def test_words_of_a_ceiling(plain: SweepAnswer) -> None:
+    """Two digits where an error bar bears on it, all of them where none does."""
+    (curve,) = figure_of(plain).curves
+
+    def words(limit: str | None, gpus: float | None, low: float | None, high: float | None) -> str:
+        found = replace(curve.ceiling, binding_limit=limit, gpus=gpus, low_gpus=low, high_gpus=high)
+        return ceiling_range(curve._replace(ceiling=found))
+
+    assert words("marginal_gain", 726.2, 590.6, 756.9) == "730 GPUs (590 - 760): marginal GPU"
+    assert words("throughput_peak", 4096.0, 2048.0, None) == "4,100 GPUs (2,000 - ?): throughput peak"
+    assert words("sequences", 1024.0, 1024.0, 1024.0) == "1,024 GPUs: sequences"
+    assert words(None, None, None, None) == "not reached"
 
 
 def test_nothing_fits_draws_nothing(nothing: SweepAnswer) -> None:
