@@ -70,7 +70,8 @@ class Row(NamedTuple):
     redop: str
     root: int | None
     halves: tuple[Half, Half]
-    rejoined: bool = False
+    rejoined: bool = False  # put together from several lines
+    cut: bool = False  # its end is lost
 
 
 class Piece(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from dscalc.calibrate.log_text import Line, Log, untagged
@@ -297,7 +298,8 @@ class Reader:
         if found is None or piece.size == 0 or all(half is NO_HALF for half in halves):
             self.part.torn.append(start.number)
             return
-        row = Row(start.number, piece.size, piece.elements, piece.dtype, redop, found[0], (halves[0], halves[1]))
+        both = (halves[0], halves[1])
+        row = Row(start.number, piece.size, piece.elements, piece.dtype, redop, found[0], both, cut=True)
         self._keep(row, found[2])
 
     # ------------------------------------------------------------------------------------------------------ tables
@@ -327,7 +329,20 @@ class Reader:
         """The tables of all lines fed."""
         self._flush()
         tables = tuple(table for part in self.parts for table in tables_of(part, self.file, self.format, self.stated))
-        return Read(self.file, self.format, tables, (), ())
+        return Read(self.file, self.format, tables, (), tuple(self._notes()))
+
+    def _notes(self) -> Iterator[str]:
+        """Rows that did not stand whole in one line."""
+        rows = [row for part in self.parts for row in part.rows]
+        joined = [row.line for row in rows if row.rejoined]
+        halved = [row.line for row in rows if row.cut]
+        for lines, what in (
+            (joined, "broken by other lines and put together again"),
+            (halved, "cut and given in part"),
+        ):
+            if lines:
+                count = "1 row was" if len(lines) == 1 else f"{len(lines)} rows were"
+                yield f"{count} {what} ({'first: ' if len(lines) > 1 else ''}line {lines[0]})"
 
 
 def _proved(size: int, half: Half) -> bool:

@@ -391,6 +391,8 @@ def test_every_generation_of_mamf_finder(rows: str, rates: list[float]) -> None:
     assert (one.kind, one.dtype, one.gpu) == ("gemm", "bf16", "NVIDIA H100 80GB HBM3")
     assert one.rate / 1e12 == pytest.approx(rates)
     assert (one.m[0], one.n[0], one.k[0]) == (1024, 2048, 4096)
+    tagged = "".join(f"0: {line}\n" for line in (MAMF + rows).replace("\r", "\n").split("\n"))
+    assert read(tagged).compute[0].rate / 1e12 == pytest.approx(rates)
 
 
 # ---------------------------------------------------------------------------------------------------------- files

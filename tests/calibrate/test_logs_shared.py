@@ -71,6 +71,13 @@ def test_rows_tables_and_torn_rows(index: list[dict[str, str]], found: dict[str,
             assert sum(t.rows_torn for t in tables) == int(row["expect_torn_rows"]), row["file"]
 
 
+def test_rejoined_rows(index: list[dict[str, str]], found: dict[str, Read]) -> None:
+    for row in index:
+        if row["expect_rejoined_rows"] not in ("", "0"):
+            notes = found[row["file"]].notes
+            assert f"{row['expect_rejoined_rows']} rows were broken by other lines" in notes[0], row["file"]
+
+
 def test_sizes_and_speeds(index: list[dict[str, str]], found: dict[str, Read]) -> None:
     compared = 0
     for row in index:
