@@ -87,6 +87,7 @@ def test_sources_left_out_of_the_fit_are_predicted_within_the_goals(found: StepV
     assert np.mean(error[groups == "vtrain"]) < 0.20
 
 
+@pytest.mark.slow
 def test_a_fit_without_a_group_gives_what_is_recorded_of_it() -> None:
     """One group of the cross-validation, done again from the rows that ship."""
     rows, group = read_step_rows()[0], "bigscience"
