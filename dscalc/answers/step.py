@@ -30,6 +30,7 @@ from dscalc.specs.measured import Sustained
 from dscalc.specs.network import Lowered
 from dscalc.specs.option_table import OPTIONS
 from dscalc.specs.pace import (
+    HALF,
     Noted,
     bar_notes,
     constant_notes,
@@ -41,6 +42,7 @@ from dscalc.specs.pace import (
     pace_table,
     with_faults,
 )
+from dscalc.specs.quantity import Quantity
 from dscalc.units import parse_time
 
 DEFAULT_CONVENTION = "palm"
@@ -284,7 +286,7 @@ SHOWN_PARTS = 3  # of an error bar, in words
 def step_bar(inputs: Inputs, found: Step, layouts: Layouts) -> tuple[Bar, tuple[Noted, ...]]:
     """The error bar, and what it rests on: its largest parts in words first, then the widths by sort of term."""
     gpu, stack = inputs.case.machine.gpu, inputs.case.layout.spec.stack
-    bars = error_bars(gpu.id if gpu else "", NAMES)
+    bars = error_bars(gpu.id if gpu else "", NAMES, _stated(inputs))
     width = bar(found, layouts, (inputs.engine.linear_gain > 1.0) * 1.0, bars)
     largest = sorted(_parts(width), key=lambda p: -p.fraction)[:SHOWN_PARTS]
     words = ", ".join(f"{p.what} {p.fraction:.0%}" for p in largest)
@@ -302,6 +304,23 @@ def _parts(width: Bar) -> tuple[ErrorPart, ...]:
         for name, value in zip(width.names, width.widths[:, 0], strict=True)
         if value > 0.0
     )
+
+
+def _stated(inputs: Inputs) -> dict[str, float]:
+    """Relative standard errors that the profiles of this machine state, the largest of each sort."""
+    machine = inputs.case.machine
+    records: dict[str, list[Quantity | None]] = {"matmul": [], "memory": [], "network": []}
+    if machine.gpu is not None:
+        records["matmul"] = [machine.gpu.matmul.of(d) for d in HALF]
+        records["memory"] = [machine.gpu.memory_bandwidth]
+    if machine.cluster is not None and not inputs.network.network.measured:  # those move the step itself
+        records["network"] = [machine.cluster.scaleout_bandwidth, machine.cluster.intra_bandwidth]
+        records["network"] += [q for tier in machine.cluster.tiers for _, q in tier.records()]
+    found = {}
+    for name, stated in records.items():
+        errors = [q.stderr / q.value for q in stated if q is not None and q.stderr is not None and q.value > 0.0]
+        found[name] = max(errors, default=0.0)
+    return found
 
 
 def step_inputs(given: Mapping[str, Any], case: Case) -> tuple[Inputs, tuple[Noted, ...]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from dscalc.answers.envelope import Warning, envelope
 from dscalc.frozen import dataclass
-from dscalc.validation.choosing import Choice, choices, usual
+from dscalc.validation.choosing import Choice, average, both_ways
 from dscalc.validation.diagnose import Diagnosis, diagnoses, with_floor
 from dscalc.validation.step import GroupErrors, StepPrediction, StepValidation, batches, validate_step
 
@@ -52,6 +52,10 @@ class StepValidateAnswer:
         notes += [Warning(d.code, f"{d.message} ({_some(d.ids)})", d.next_step) for d in self.diagnoses]
         return notes
 
+    def choosing(self) -> tuple[float, float]:
+        """Mean over sources of rank correlation and regret."""
+        return average(self.choices)
+
     def rows(self) -> list[dict[str, Any]]:
         """One row a prediction, base units."""
         return [_row(p) for p in self.found.predictions]
@@ -93,6 +97,8 @@ class StepValidateAnswer:
                 "choices": [
                     {
                         "source": c.source,
+                        "faults": c.faults,
+                        "experts": c.experts,
                         "groups": c.groups,
                         "layouts": c.layouts,
                         "spearman": c.spearman,
@@ -159,5 +165,6 @@ def validate_steps(data: str | None = None) -> StepValidateAnswer:
     """
     found = validate_step(None if data is None else Path(data))
     rows = [p.row for p in found.predictions]
-    seen = diagnoses(found.predictions, with_floor(batches(rows), len(rows)))
-    return StepValidateAnswer(data, found, seen, tuple(choices(usual(found.predictions))))
+    floored = with_floor(batches(rows), len(rows))
+    seen = diagnoses(found.predictions, floored)
+    return StepValidateAnswer(data, found, seen, tuple(both_ways(found.predictions, floored)))

@@ -40,7 +40,7 @@ def bar(step: Step, layouts: Layouts, low_precision: Array, bars: ErrorBars) -> 
     """How far a measured step may lie from the predicted one, four times in five.
 
     A part's width is its share of the step times how well its sort is known: on stacks that were measured, more on a
-    stack or a GPU that was not. Parts add in squares.
+    stack or a GPU that was not, and more where a profile states standard errors. Parts add in squares.
 
     Args:
         step [s, (n,)]: the prediction.
@@ -59,17 +59,15 @@ def bar(step: Step, layouts: Layouts, low_precision: Array, bars: ErrorBars) -> 
     """
     seconds = {leaf.spec.path: leaf.exposed_s for leaf in step.terms}
     unknown = bars.unmeasured.take(layouts.stack)
-    once = np.asarray(step.step_time_s) * 0.0
-    parts = [
-        once
-        + np.sqrt(bars.always**2 + unknown * bars.always_unmeasured**2 + bars.unmeasured_gpu * bars.always_new_gpu**2)
-    ]
+    has_experts = seconds["compute/experts"] > 0.0
+    always = bars.always**2 + unknown * bars.always_unmeasured**2 + has_experts * bars.always_experts**2
+    parts = [np.sqrt(always + bars.unmeasured_gpu * bars.always_new_gpu**2)]
     for number, (name, paths) in enumerate(SORTS):
         share = seconds[paths[0]]
         for path in paths[1:]:
             share = share + seconds[path]
         share = share / step.step_time_s
-        known = bars.known[number] ** 2 + unknown * bars.unknown[number] ** 2
+        known = bars.known[number] ** 2 + unknown * bars.unknown[number] ** 2 + bars.profile[number] ** 2
         if name == "linear":
             known = known + low_precision * bars.low**2
         parts.append(share * np.sqrt(known))

@@ -204,6 +204,7 @@ def _assumed(out: Screen, answer: StepAnswer) -> None:
     if plain:
         out.say("* " + ", ".join(f"{a.name.replace('_', '-')}\u00a0{_value(a.value)}" for a in plain), hang=2)
     fitted = [a for a in answer.assumptions if a.name.startswith("step.") and a.name.split(".")[-1] in _TOLD]
+    fitted = [a for a in fitted if not a.name.startswith("step.error.")]
     for a in fitted:
         value = f"{a.value:.3g}" if isinstance(a.value, float) else str(a.value)
         out.say(f"* {a.name.removeprefix('step.')} {value} {a.unit} ({a.kind}): {a.source}", hang=2)

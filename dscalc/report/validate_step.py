@@ -42,7 +42,7 @@ def render(found: StepValidateAnswer, form: str, *, colour: bool | None = None, 
     out.add([])
     out.say(_average(found))
     if found.choices:
-        out.head("Choosing a layout", "same model, GPUs, batch; regret: what the layout predicted best costs")
+        out.head("Choosing a layout", "of one problem; regret: what the one predicted best costs")
         out.table([(h, "right" if i else "left") for i, h in enumerate(CHOICES)], _choices(found))
     worst = found.worst(WORST)
     if worst:
@@ -80,12 +80,17 @@ def render(found: StepValidateAnswer, form: str, *, colour: bool | None = None, 
 
 def _choices(found: StepValidateAnswer) -> list[tuple[str, ...]]:
     rows = [
-        (c.source, str(c.groups), str(c.layouts), f"{c.spearman:.2f}", _percent(c.regret_fraction))
+        (
+            c.source + " (its faults on)" * c.faults + " (experts)" * c.experts,
+            str(c.groups),
+            str(c.layouts),
+            f"{c.spearman:.2f}",
+            _percent(c.regret_fraction),
+        )
         for c in found.choices
     ]
-    count = len(found.choices)
-    mean = sum(c.spearman for c in found.choices) / count, sum(c.regret_fraction for c in found.choices) / count
-    return [*rows, ("mean of sources", "", "", f"{mean[0]:.2f}", _percent(mean[1]))]
+    mean = found.choosing()
+    return [*rows, ("mean, dense, faults on", "", "", f"{mean[0]:.2f}", _percent(mean[1]))]
 
 
 def _reasons(found: StepValidateAnswer) -> list[tuple[str, str]]:

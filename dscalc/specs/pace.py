@@ -232,18 +232,35 @@ def constant_notes() -> tuple[Noted, ...]:
     return tuple(noted(f"constants/{name}", record) for name, record in shipped()["constants"].items())
 
 
-def error_bars(gpu: str, sorts: Sequence[str]) -> ErrorBars:
+EIGHTY = 1.28  # standard errors that hold four in five of a normal distribution
+RATE_OF = {  # whose standard error a sort of term takes from a profile
+    "linear": "matmul",
+    "experts": "matmul",
+    "head": "matmul",
+    "attention": "matmul",
+    "elementwise": "memory",
+    "once": "memory",
+    "tensor": "network",
+    "context": "network",
+    "gather": "network",
+    "pipeline": "network",
+    "data": "network",
+}
+
+
+def error_bars(gpu: str, sorts: Sequence[str], stated: Mapping[str, float] | None = None) -> ErrorBars:
     """How well a step is known.
 
     Args:
         gpu: id of the GPU.
         sorts: of terms, ``cost.bar.NAMES``.
+        stated: relative standard errors that a profile states of ``matmul``, ``memory`` and ``network`` rates.
 
     Returns:
         The widths [fraction].
     """
     tables = shipped()
-    error = tables["error"]
+    error, own = tables["error"], stated or {}
 
     def column(name: str) -> Any:
         return np.asarray([_base(error[name][s]) if s in error[name] else 0.0 for s in sorts])
@@ -251,9 +268,11 @@ def error_bars(gpu: str, sorts: Sequence[str]) -> ErrorBars:
     return ErrorBars(
         known=column("known"),
         unknown=column("unknown"),
+        profile=np.asarray([EIGHTY * own.get(RATE_OF.get(s, ""), 0.0) for s in sorts]),
         always=_base(error["always"]),
         always_unmeasured=_base(error["always_unmeasured"]),
         always_new_gpu=_base(error["always_new_gpu"]),
+        always_experts=_base(error["always_experts"]),
         low=_base(error["low"]),
         unmeasured=np.asarray([0.0 if is_measured(name) else 1.0 for name in stack_names()]),
         unmeasured_gpu=0.0 if any(gpu in row["ids"] for row in tables["gpu"].values()) else 1.0,

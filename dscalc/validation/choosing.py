@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from dscalc.frozen import dataclass
 from dscalc.records import Array
 from dscalc.validation.diagnose import stalled
 from dscalc.validation.step import HEALTHY_QUALITY, StepPrediction
+from dscalc.validation.step_rows import faulty_sources
 
 LEAST = 5  # layouts of a group
 SPOILED = ("slow_outlier", "proxy_layers", "layout_")  # flags of runs that a cluster or a misprint spoiled
@@ -21,6 +22,8 @@ class Choice:
     """Groups of one source: rank correlation, and how much longer the layout predicted best takes than the best one."""
 
     source: str
+    faults: bool  # predicted with the faults that its cluster is known to have
+    experts: bool
     groups: int
     layouts: int
     spearman: float  # mean over groups
@@ -73,31 +76,64 @@ def groups(rows: Iterable[StepPrediction], least: int = LEAST) -> list[list[Step
 
 
 def choices(
-    rows: Iterable[StepPrediction], seconds: Callable[[StepPrediction], float] = lambda p: p.predicted_s
+    rows: Iterable[StepPrediction], seconds: Mapping[str, float] | None = None, faults: bool = False
 ) -> list[Choice]:
     """How well layouts are chosen, by source.
 
     Args:
         rows: predictions, see ``usual``.
-        seconds: the predicted time of a row.
+        seconds: predicted times by id, where they are not those of the rows.
+        faults: these are of clusters with known faults.
 
     Returns:
         One entry a source with groups.
     """
-    by_source: dict[str, list[tuple[int, float, float]]] = defaultdict(list)
+    by_source: dict[str, list[tuple[int, float, float, bool]]] = defaultdict(list)
+    other = seconds or {}
     for members in groups(rows):
-        measured, predicted = [p.row.measured_s for p in members], [seconds(p) for p in members]
+        measured = [p.row.measured_s for p in members]
+        predicted = [other.get(p.row.row.id, p.predicted_s) for p in members]
         found = spearman(measured, predicted)
         if found == found:
             lost = measured[int(np.argmin(predicted))] / min(measured) - 1.0
-            by_source[members[0].row.row.source].append((len(members), found, lost))
+            one = members[0].row.row
+            by_source[one.source].append((len(members), found, lost, bool(one.shape.experts)))
     return [
         Choice(
             source,
+            faults,
+            any(e for _, _, _, e in each),
             len(each),
-            sum(n for n, _, _ in each),
-            float(np.mean([r for _, r, _ in each])),
-            float(np.mean([x for _, _, x in each])),
+            sum(n for n, _, _, _ in each),
+            float(np.mean([r for _, r, _, _ in each])),
+            float(np.mean([x for _, _, x, _ in each])),
         )
         for source, each in sorted(by_source.items())
     ]
+
+
+def both_ways(rows: Sequence[StepPrediction], floored_s: Sequence[float]) -> list[Choice]:
+    """Choices by source, and once more by the faults that a source's cluster is known to have.
+
+    Args:
+        rows: predictions.
+        floored_s: each row's time with a floor a layer, nan where it has none.
+
+    Returns:
+        One entry a source, and one more where a cluster has faults.
+    """
+    faulty = faulty_sources()
+    floored = {p.row.row.id: s for p, s in zip(rows, floored_s, strict=True) if s == s}
+    kept = usual(rows)
+    found = choices(kept)
+    found += choices([p for p in kept if p.row.row.source in faulty], floored, faults=True)
+    return sorted(found, key=lambda c: (c.source, c.faults))
+
+
+def average(found: Iterable[Choice]) -> tuple[float, float]:
+    """Mean over sources of dense models of rank correlation and regret, a faulty cluster's with its faults."""
+    dense = {c.source: c for c in sorted(found, key=lambda c: c.faults) if not c.experts}
+    if not dense:
+        return float("nan"), float("nan")
+    each = dense.values()
+    return float(np.mean([c.spearman for c in each])), float(np.mean([c.regret_fraction for c in each]))

@@ -95,6 +95,8 @@ def _squares(names: Sequence[str], parts: Array, unknown: Array, low: Array) -> 
             columns.append(parts[sorts.index(sort)] * (unknown if kind == "unknown" else 1.0))
         elif name == "low":
             columns.append(parts[sorts.index("linear")] * low)
+        elif name == "always_experts":
+            columns.append((parts[sorts.index("experts")] > 0.0) * 1.0)
         else:
             columns.append(unknown if name == "always_unmeasured" else np.ones(len(low)))
     return np.stack(columns, axis=1) ** 2

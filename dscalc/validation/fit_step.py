@@ -3,7 +3,7 @@
 ``python -m dscalc.validation.fit_step [--write]``. Errors are those of the logarithm, beyond a corner they count
 linearly; a group of rows weighs less than its number; every constant has a prior from outside evidence
 (``dscalc/specs/fit.toml``). Cross-validation leaves whole groups out: the fit is done again without the group, from the
-priors until it no longer moves, and the stack that stands for unknown ones is made again from what is left. A stack
+whole fit until it no longer moves, and the stack that stands for unknown ones is made again from what is left. A stack
 that only the left-out group has is predicted as that one, and once more with its own numbers at their priors, to show
 what knowing a stack is worth.
 """

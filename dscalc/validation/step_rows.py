@@ -83,6 +83,11 @@ def _table() -> dict[str, Any]:
     return tomllib.loads((files("dscalc.validation") / "step_sources.toml").read_text(encoding="utf-8"))
 
 
+def faulty_sources() -> frozenset[str]:
+    """Sources whose cluster is known to have a floor a layer, see ``specs/pace.toml``."""
+    return frozenset(name for name, own in _table().items() if isinstance(own, dict) and own.get("floor"))
+
+
 def read_step_rows(path: Path | None = None) -> tuple[list[StepRow], list[Excluded]]:
     """Rows with a step time or a throughput, of the shipped table or of a CSV file with its columns.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,11 +23,12 @@ def test_json_has_the_stable_keys(run_dscalc: Any) -> None:
     whole = json.loads(ran.stdout)
     result = whole["result"]
     assert whole["command"] == "step"
-    assert set(SCALARS) | {"terms", "memory"} == set(result)
+    assert set(SCALARS) | {"error_parts", "terms", "memory"} == set(result)
     assert sum(t["seconds"] for t in result["terms"]) == pytest.approx(result["step_time_s"], rel=1e-12)
     assert set(result["terms"][0]) == {"path", "seconds", "hidden_s", "formula", "source"}
     assert result["lower_s"] <= result["step_time_s"] <= result["upper_s"]
     assert result["low_s"] < result["step_time_s"] < result["high_s"]
+    assert sum(p["fraction"] ** 2 for p in result["error_parts"]) == pytest.approx(result["error_fraction"] ** 2)
     assert result["memory"]["total_bytes"] > 0
     assert result["mfu_convention"] == "palm"
     fitted = [a for a in whole["assumptions"] if a["kind"] == "fitted"]
@@ -44,6 +46,34 @@ def test_python_twin_and_units() -> None:
     assert answer.bubble_share == 0.0
     other = step(**CASE, mfu_convention="megatron-core")
     assert other.mfu < answer.mfu
+
+
+def test_the_bar_says_what_widened_it() -> None:
+    unknown, known = step(**CASE), step(**CASE | {"stack": "llm-foundry"})
+    assert unknown.error_fraction > known.error_fraction
+    notes = {a.name: a for a in unknown.assumptions}
+    assert "no published run of stack fsdp2" in notes["step.error_fraction"].source
+    assert "no published run" not in {a.name: a for a in known.assumptions}["step.error_fraction"].source
+    largest = max(unknown.error_parts, key=lambda p: p.fraction)
+    assert largest.what in notes["step.error_fraction"].source
+    assert unknown.low_s * unknown.high_s == pytest.approx(unknown.step_time_s**2)
+
+
+def test_a_profile_with_standard_errors_widens_the_bar(tmp_path: Path) -> None:
+    """The same GPU, once with a matrix product that is known to a tenth only."""
+    profile = json.loads(
+        (Path(__file__).parents[2] / "hardware_profiles" / "gpus" / "H100-SXM5-80GB.json").read_text(encoding="utf-8")
+    )
+    widths = []
+    for stderr in (None, 0.1):
+        record = profile["matmul"]["bf16"]
+        record.pop("stderr", None)
+        if stderr:
+            record["stderr"] = stderr * record["value"]
+        path = tmp_path / f"{stderr}.json"
+        path.write_text(json.dumps(profile | {"id": "my-H100", "aliases": []}), encoding="utf-8")
+        widths.append(step(model="llama-3-8b", profile=str(path), gpu="my-H100", micro_batch=1).error_fraction)
+    assert widths[1] > widths[0]
 
 
 def test_a_bubble_is_reported_both_ways() -> None:
@@ -89,13 +119,13 @@ def test_the_jitter_named_for_a_gap_makes_up_for_it() -> None:
 
 
 def test_known_faults_are_named() -> None:
-    """1.17 s a micro-batch and 0.45 s a further stage, whatever the model; 2 + 2.64 t ms a layer."""
+    """1.17 s a micro-batch and 0.45 s a further stage, whatever the model; 2.3 + 2.9 t ms a layer."""
     accum = step(**PIPED).case.layout.spec.grad_accum
     stalled = step(**PIPED, measured=f"{1.17 * accum + 0.45 * 3}s")
     assert stalled.explanations[0].kind == "fault"
     assert "stall" in stalled.explanations[0].what
     small = {**PIPED, "model": "llama-3.2-1b", "tp": 8, "pp": 2}
-    floored = step(**small, measured=(2.0 + 2.64 * 8) * 1e-3 * 8 * (step(**small).case.layout.spec.grad_accum + 1))
+    floored = step(**small, measured=(2.3 + 2.9 * 8) * 1e-3 * 8 * (step(**small).case.layout.spec.grad_accum + 1))
     assert "floor" in floored.explanations[0].what
 
 
