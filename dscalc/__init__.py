@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -22,6 +24,7 @@ __all__ = [
     "memory",
     "ratio",
     "step",
+    "sweep",
 ]
 
 if TYPE_CHECKING:
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from dscalc.answers.memory import MemoryAnswer, memory
     from dscalc.answers.ratio import ratio
     from dscalc.answers.step import step
+    from dscalc.answers.sweep import sweep
     from dscalc.cost.evaluate import evaluate
     from dscalc.errors import DscalcError
     from dscalc.specs.model import load_model
@@ -53,6 +57,7 @@ _HOMES = {
     "memory": "dscalc.answers.memory",
     "ratio": "dscalc.answers.ratio",
     "step": "dscalc.answers.step",
+    "sweep": "dscalc.answers.sweep",
 }
 
 
@@ -67,3 +72,19 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+class _Face(ModuleType):
+    """``dscalc.sweep`` is the function, though a room is called so too and the import system would put it here."""
+
+    @property
+    def sweep(self) -> Any:
+        """The function, imported when it is first used."""
+        return import_module(_HOMES["sweep"]).sweep
+
+    @sweep.setter
+    def sweep(self, _room: ModuleType) -> None:
+        """The room stays where imports find it."""
+
+
+sys.modules[__name__].__class__ = _Face

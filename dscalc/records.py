@@ -290,6 +290,7 @@ class Tier:
     reduction_efficiency: Array  # share of the wire rate of a reduction in the switch; nan: it does not reduce
     reduces: Array  # 1: the library uses the switch's reduction by itself, 0: only where asked
     link: NDArray[np.intp]  # code of codes.LINKS: which row of a library's latencies it has
+    error: float = 0.0  # half-width of the 80 % bar of the logarithm of what it reaches, where that was measured
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -350,8 +351,8 @@ class Curve:
 class Network:
     """The network of a cluster: nested tiers, inner first, and the library that runs on it.
 
-    Measured curves win over the model of tiers and library where they reach. ``edge`` moves what they say within its
-    bar: 0 the most likely, 1 the slow end, -1 the fast end.
+    Measured curves win over the model of tiers and library where they reach. ``edge`` moves what was measured within
+    its bar: 0 the most likely, 1 the slow end, -1 the fast end.
     """
 
     name: str
@@ -359,6 +360,11 @@ class Network:
     protocols: Protocols
     curves: tuple[Curve, ...] = ()
     edge: float = 0.0
+
+    @property
+    def measured(self) -> bool:
+        """Whether something of it was measured, with an error that predictions carry."""
+        return bool(self.curves) or any(tier.error > 0.0 for tier in self.tiers)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -418,6 +424,23 @@ class PaceConstants:
     expert_slowdown: float  # of matrix products of experts
     expert_low_power: float  # of the gain of low precision that they get: 1 all of it, 0 none
     routing_passes: float  # 16-bit passes over routed tokens
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ErrorBars:
+    """How well a prediction is known: half-widths of 80 % bars, as fractions of what they belong to.
+
+    By sort of term (``cost.bar.SORTS``), arrays (sorts,); ``unmeasured`` is an entry a stack code.
+    """
+
+    known: Array  # on a stack that was measured
+    unknown: Array  # in addition, on one that was not
+    always: float  # of the step, whatever it consists of
+    always_unmeasured: float  # in addition, on a stack that was not measured
+    always_new_gpu: float  # in addition, on a GPU that was not measured
+    low: float  # in addition, of linear layers in 8 bits or fewer
+    unmeasured: Array  # (codes,): 1 for a stack without measured numbers
+    unmeasured_gpu: Array | float  # (n,) or one: 1 where no published run of the GPU took part
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,9 +12,8 @@ from dscalc.answers.envelope import VERSION, Warning, envelope
 from dscalc.answers.fit_profile import Profiled, profiled
 from dscalc.calibrate.bench import Asked, Measured, measure
 from dscalc.calibrate.bench_launch import LAUNCHERS, slurm_script, torchrun_script
-from dscalc.calibrate.bench_plan import PAIR_SMALL, SCOPE_WORDS
+from dscalc.calibrate.bench_plan import PAIR_SMALL
 from dscalc.calibrate.bench_slow import FEWEST, Slow, slow_inside, slow_links, slow_ranks
-from dscalc.calibrate.fit_line import require_scipy
 from dscalc.calibrate.logs import read_log
 from dscalc.calibrate.rows import OPS, SCOPES
 from dscalc.cost.measured import bus_volume
@@ -95,6 +94,10 @@ class BenchAnswer:
         """Measured rows of some kinds, in the order they were measured."""
         return [row for row in self.measured.rows if row["kind"] in kinds]
 
+    def notes(self, *codes: str) -> list[str]:
+        """What was left out and why, each once."""
+        return list(dict.fromkeys(row["message"] for row in self.rows("note") if row["code"] in codes))
+
     @property
     def compared(self) -> str:
         """What was compared to find slow ones, where nothing was found."""
@@ -105,6 +108,11 @@ class BenchAnswer:
             across = f"; {nodes} nodes are too few to compare links" if nodes > 1 else ""
             return f"none among {ranks} ranks{across}"
         return f"none among {ranks} ranks and {nodes} nodes"
+
+    @staticmethod
+    def where(row: Mapping[str, Any]) -> str:
+        """Where a collective ran, in words."""
+        return WHERE[row["scope"]].format_map(row)
 
     def collectives(self) -> list[Summed]:
         """Each operation in each scope: its smallest and its largest message."""
@@ -120,7 +128,7 @@ class BenchAnswer:
                 first, last = rows[0], rows[-1]
                 volume = float(bus_volume(op.replace("_", "-"), np.array([float(last["ranks"])]))[0])
                 rate = volume * last["size_bytes"] / last["time_s"]
-                where = f"{SCOPE_WORDS[scope]}: {last['ranks']} ranks"
+                where = self.where(last)
                 summed.append(
                     Summed(where, op, first["size_bytes"], first["time_s"], last["size_bytes"], rate, len(rows))
                 )
@@ -159,6 +167,15 @@ class BenchAnswer:
                     "go on with --resume and a larger --budget",
                 )
             )
+        base = self.profiled.base
+        if base is not None and self.run["backend"] == "gloo":
+            found.append(
+                Warning(
+                    "not_that_gpu",
+                    f"CPUs and gloo were measured, the profile is made for {base.gpu.id}",
+                    "run it where that GPU is",
+                )
+            )
         if self.profile_path is None:
             found.append(
                 Warning(
@@ -193,11 +210,18 @@ class BenchAnswer:
                 "kernels": self.rows("gemm", "memory_copy", "launch"),
                 "overlaps": self.rows("overlap"),
                 "slow": [each._asdict() for each in self.slow],
-                "notes": [row["message"] for row in self.rows("note")],
+                "notes": self.notes("skipped", "unsupported", "budget"),
             },
         )
 
 
+WHERE = {
+    "node": "inside each node, {ranks} ranks",
+    "half_node": "two groups at once in each node, {ranks} ranks each",
+    "one_a_node": "one rank a node, {ranks} ranks",
+    "all": "all {ranks} ranks",
+    "one_a_node_each": "{groups} groups at once, each of one rank a node: {ranks} ranks",
+}
 TIMED = ("collective", "pair", "gemm", "memory_copy", "launch", "overlap")
 NEXT = {
     "rank": "compare clocks, temperature, power cap and ECC errors of that GPU with its neighbours'",
@@ -209,8 +233,8 @@ NEXT = {
 def words_of(slow: Slow) -> str:
     """One thing that is slow, in a sentence.
 
-    >>> words_of(Slow("rank", 5, (0,), ("gpu-17",), 0.25, "matrix products, 4 sizes on 8 ranks"))
-    'rank 5 on node 0 (gpu-17) takes 25 % longer than the median rank: matrix products, 4 sizes on 8 ranks'
+    >>> words_of(Slow("rank", 5, (0,), ("gpu-17",), 0.25, "matrix products of 4 sizes"))
+    'rank 5 on node 0 (gpu-17) takes 25 % longer than the median rank: matrix products of 4 sizes'
     """
     if slow.what == "rank":
         who = f"rank {slow.rank} on node {slow.nodes[0]} ({slow.hosts[0]})"
@@ -268,7 +292,6 @@ def run(
     """:func:`bench` with options that are read already."""
     if resume and force:
         raise InputError("goes on with a file and --force replaces it; give one of them", where="--resume")
-    require_scipy()  # the profile needs it: say so before measuring
     asked = Asked(output, timing.budget_s, timing.timeout_s, resume, force, VERSION)
     measured = measure(asked, progress=progress, complain=_complain)
     return None if measured is None else answer(asked, measured, given)

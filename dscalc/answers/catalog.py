@@ -291,6 +291,8 @@ def _facts(spec: Any, prefix: str = "") -> Iterator[Fact]:
             yield Fact(name, value.value, value.unit, value.kind, f"{value.source}{note}{error}")
         elif hasattr(type(value), "model_fields"):
             yield from _facts(value, f"{name}.")
+        elif isinstance(value, tuple) and all(isinstance(item, float) for item in value):  # a column of a curve
+            yield Fact(name, f"{len(value)} from {min(value):.6g} to {max(value):.6g}")
         elif isinstance(value, tuple):
             for i, item in enumerate(value):
                 if hasattr(type(item), "model_fields"):

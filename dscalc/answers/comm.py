@@ -195,7 +195,7 @@ def answer(given: Mapping[str, Any]) -> CommAnswer:
     stage = listed_stage(case.model.shape, layouts, case.adapters)
     symbols = _symbols(case, stage, wire)
     ends = [found, found]
-    if lowered.network.curves:
+    if lowered.network.measured:
         moved = (replace(lowered.network, edge=edge) for edge in (-1.0, 1.0))
         ends = [communication(case.model.shape, layouts, n, case.adapters, wire, algorithms) for n in moved]
     rows = tuple(

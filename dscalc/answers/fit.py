@@ -18,7 +18,7 @@ from dscalc.specs.given import gather
 
 OPS = ("all_reduce", *sorted(SCALED | PLAIN))
 MAX_FILES = 10_000
-MOST_RANKS = 10**6
+MAX_RANKS = 10**6
 NEXT_STEPS = {
     "size_over_time": "look at the lines named: a damaged copy is the usual cause; give the log as it was written",
     "busbw_over_algbw": "look at the lines named: a damaged copy is the usual cause",
@@ -264,6 +264,6 @@ def _op(op: str | None) -> str:
 
 
 def _count(value: int | None, where: str) -> int | None:
-    if value is not None and not 1 <= value <= MOST_RANKS:
-        raise InputError(f"{value} is out of range; it takes 1 to {MOST_RANKS:,}", where=where)
+    if value is not None and not 1 <= value <= MAX_RANKS:
+        raise InputError(f"{value} is out of range; it takes 1 to {MAX_RANKS:,}", where=where)
     return value

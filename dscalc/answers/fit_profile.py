@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dscalc.answers.envelope import Assumption, Warning
+from dscalc.answers.fit_notes import known_gpu, notes_of, other_gpu, slow_kernels, slow_links
 from dscalc.answers.fit_steps import StepFactors, fit_step_file
-from dscalc.calibrate.compare import Compared, compare
+from dscalc.calibrate.compare import Compared, Kernel, compare, compare_gpu
 from dscalc.calibrate.fit import Calibration, Fit, fit_logs
 from dscalc.calibrate.fit_line import piecewise_time_s
 from dscalc.calibrate.measurements import Read
@@ -22,14 +23,11 @@ from dscalc.errors import DscalcError, InputError
 from dscalc.frozen import dataclass
 from dscalc.specs.hardware import ClusterSpec, GpuSpec
 from dscalc.specs.network import load_interconnect, lower_network
-from dscalc.specs.store import cluster_ids, load_cluster, load_gpu
-from dscalc.units import format_rate
+from dscalc.specs.store import cluster_ids, load_cluster, load_gpu, load_profile_file
 
-MAKERS = ("NVIDIA ", "Tesla ", "AMD Instinct ", "AMD ")  # words that drivers put before a name
 USUAL_PROVIDER = "on-prem"  # whose nodes stand for a kind where several clusters have it
 STANDARD: dict[str, Any] = {"model": "llama-3-8b", "zero": 3, "seq_len": 4096}  # a layout that most networks see
 CHART_POINTS = 200
-JUMP = 0.30  # of bus bandwidth between two sizes: a drop that large is no noise
 
 
 class Drawn(NamedTuple):
@@ -53,6 +51,10 @@ class Effect(NamedTuple):
     measured_s: float
 
 
+class SeveralGpusError(InputError):
+    """Logs of different GPUs, which make no one profile."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Profiled:
     """What logs say of a cluster, and the profile made of it."""
@@ -62,6 +64,7 @@ class Profiled:
     record: Mapping[str, Any] | None
     profile_path: str | None
     compared: tuple[Compared, ...]
+    kernels: tuple[Kernel, ...]
     compared_with: str
     effect: Effect | None
     steps: StepFactors | None
@@ -100,6 +103,7 @@ class Profiled:
             "compared": [
                 {**c.key._asdict(), **{k: v for k, v in c._asdict().items() if k != "key"}} for c in self.compared
             ],
+            "compared_kernels": [kernel._asdict() for kernel in self.kernels],
             "compared_with": self.compared_with or None,
             "effect": self.effect._asdict() if self.effect else None,
             "steps": self.steps.to_json() if self.steps else None,
@@ -133,16 +137,22 @@ def profiled(
         InputError: options that contradict each other, a GPU that nobody knows, or scipy is not installed.
     """
     profiles = (given["profile"],) if "profile" in given else ()
-    cluster = load_cluster(given["cluster"], profiles).spec if "cluster" in given else None
+    cluster, own = _started_from(given, profiles)
     stated = given.get("gpus_per_node") or (cluster.gpus_in_node if cluster else None)
     found = fit_logs(read, nodes, stated)
-    warnings = list(_notes(found, read, nodes, stated))
-    gpu = _gpu(given, cluster, found, profiles)
+    warnings = list(notes_of(found, read, nodes, stated))
+    try:
+        gpu = own or _gpu(given, cluster, found, profiles)
+    except SeveralGpusError as error:
+        if output or comparing or step_file:
+            raise
+        gpu, found = None, fit_logs((), nodes, stated)  # runs of different hardware are no repetitions of one another
+        warnings = [Warning("several_gpus", f"no fits: {error.message}", "give the logs of one at a time")]
     base: Base | None = None
     assumptions: list[Assumption] = []
     if gpu is not None:
         base, assumptions = _base(given, gpu, cluster, found, profiles)
-        warnings += _other_gpu(found, gpu, profiles)
+        warnings += other_gpu(found, gpu, profiles)
     elif output or comparing or step_file:
         names = ", ".join(found.gpus)
         seen = f"the logs name {names}, which no profile has" if names else "no log names its GPU"
@@ -156,11 +166,13 @@ def profiled(
             record = cluster_record(found, base, name, steps.record())
             warnings += steps.warnings
     beside: tuple[Compared, ...] = ()
+    kernels: tuple[Kernel, ...] = ()
     usual: ClusterSpec | None = None
     if comparing and base is not None:
-        usual = cluster or _shipped_kind(base)
+        usual = cluster if cluster is not None and "cluster" in given else _shipped_kind(base)
         beside = compare(found.fits, usual, lower_network(usual).network)
-        warnings += _slow(beside, usual)
+        kernels = compare_gpu(found.gemms, found.copies, base.gpu)
+        warnings += [*slow_links(beside, usual), *slow_kernels(kernels, base.gpu)]
     effect = _effect(usual, record, found) if usual is not None and record is not None else None
     return Profiled(
         found=found,
@@ -168,6 +180,7 @@ def profiled(
         record=record,
         profile_path=output,
         compared=beside,
+        kernels=kernels,
         compared_with=usual.id if usual else "",
         effect=effect,
         steps=steps,
@@ -177,15 +190,14 @@ def profiled(
 
 
 # ------------------------------------------------------------------------------------------------- what was measured on
-def _known_gpu(name: str, profiles: Sequence[str]) -> GpuSpec | None:
-    """The GPU that a driver calls so; None where no profile claims the name."""
-    for maker in ("", *MAKERS):
-        if name.startswith(maker):
-            try:
-                return load_gpu(name.removeprefix(maker), profiles).spec
-            except DscalcError:
-                continue
-    return None
+def _started_from(given: Mapping[str, Any], profiles: Sequence[str]) -> tuple[ClusterSpec | None, GpuSpec | None]:
+    """The cluster that the options name, or the cluster or GPU of a profile's file that stands alone."""
+    if "cluster" in given:
+        return load_cluster(given["cluster"], profiles).spec, None
+    if "profile" in given and "gpu" not in given and not Path(given["profile"]).is_dir():
+        spec = load_profile_file(given["profile"]).spec
+        return (spec, None) if isinstance(spec, ClusterSpec) else (None, spec)
+    return None, None
 
 
 def _gpu(
@@ -199,10 +211,10 @@ def _gpu(
         return spec
     if "gpu" in given:
         return load_gpu(given["gpu"], profiles).spec
-    seen = [_known_gpu(name, profiles) for name in found.gpus]
+    seen = [known_gpu(name, profiles) for name in found.gpus]
     known = {each.id: each for each in seen if each is not None}
     if len(known) > 1:
-        raise InputError(
+        raise SeveralGpusError(
             f"the logs are of {' and '.join(known)}; fit the logs of one kind of GPU at a time", where="dscalc fit"
         )
     return next(iter(known.values()), None)
@@ -234,8 +246,6 @@ def _base(
 
 def _shipped_kind(base: Base) -> ClusterSpec:
     """The shipped cluster with such nodes: the one that is nobody's cloud, where several are."""
-    if base.cluster is not None:
-        return base.cluster
     kinds = [load_cluster(name).spec for name in cluster_ids()]
     same = [c for c in kinds if c.gpu == base.gpu.id and c.gpus_in_node == base.gpus_per_node and c.tiers]
     own = [c for c in same if c.provider.startswith(USUAL_PROVIDER)] or same
@@ -245,71 +255,6 @@ def _shipped_kind(base: Base) -> ClusterSpec:
             where="--compare",
         )
     return own[0]
-
-
-# ------------------------------------------------------------------------------------------------------------- warnings
-def _notes(found: Calibration, read: Sequence[Read], nodes: int | None, gpus_per_node: int | None) -> Iterator[Warning]:
-    """What a reader should know before trusting the fits."""
-    for conflict in found.conflicts:
-        yield Warning(
-            "conflict",
-            f"{conflict.key.words}: {conflict.left} took 1/{conflict.ratio:.2f} of the time of {conflict.kept}; the "
-            "slower is kept, nothing is averaged",
-            "find out what differs (plugin, nodes, settings), and fit the logs of one configuration",
-        )
-    for table, reason in found.refused:
-        yield Warning("not_fitted", f"{table}: {reason}", "see the checks of that log")
-    for fit in found.fits:
-        for text in fit.series.dropped:
-            yield Warning("wrong_results", f"{fit.series.source}: left out, {text}", "repeat that run")
-        if text := _valley(fit):
-            yield Warning(
-                "not_monotone",
-                f"{fit.series.key.words}: {text}",
-                "repeat the run; a valley that stays is the library choosing badly",
-            )
-    unsaid = [t for file in read for t in file.tables if t.nodes is None and t.ranks is not None and t.ranks > 1]
-    if unsaid and nodes is None:
-        guess = gpus_per_node or LIKELY_NODE
-        first = unsaid[0]
-        yield Warning(
-            "nodes_assumed",
-            f"{first.file} does not say on how many nodes its {first.ranks} ranks lay; taken as nodes of {guess}",
-            "give --nodes, or --gpus-per-node",
-        )
-
-
-def _valley(fit: Fit) -> str:
-    """Where bus bandwidth falls between neighbours by more than noise does; empty: nowhere."""
-    size, seconds = fit.series.size_bytes, fit.series.time_s
-    rate = size / seconds
-    drops = [(1.0 - b / a, s) for a, b, s in zip(rate, rate[1:], size[1:], strict=False) if b < (1.0 - JUMP) * a]
-    if not drops:
-        return ""
-    worst, where = max(drops)
-    return f"bus bandwidth falls by {worst:.0%} at {where:,.0f} bytes"
-
-
-def _other_gpu(found: Calibration, gpu: GpuSpec, profiles: Sequence[str]) -> Iterator[Warning]:
-    for name in found.gpus:
-        named = _known_gpu(name, profiles)
-        if named is not None and named.id != gpu.id:
-            yield Warning(
-                "log_of_another_gpu",
-                f"a log names {name} ({named.id}), but the profile is made for {gpu.id}",
-                "leave out --gpu and --cluster, or fit the logs of that GPU",
-            )
-
-
-def _slow(beside: Sequence[Compared], usual: ClusterSpec) -> Iterator[Warning]:
-    for each in beside:
-        if each.verdict == "slow":
-            yield Warning(
-                "slow_link",
-                f"{each.key.words} reach {format_rate(each.busbw_bytes_per_s)} of bus bandwidth, "
-                f"{each.fraction:.0%} of what {usual.id} gives ({format_rate(each.usual_busbw_bytes_per_s)})",
-                each.causes[0],
-            )
 
 
 # --------------------------------------------------------------------------------------------------------------- effect

@@ -14,7 +14,9 @@ from dscalc.answers.envelope import Assumption, Warning, envelope
 from dscalc.answers.memory import MemoryAnswer
 from dscalc.answers.memory import answer as memory_answer
 from dscalc.answers.step_notes import Explanation, bracketed, explanations, step_warnings
-from dscalc.cost.conventions import CONVENTIONS, NAMES, model_flop
+from dscalc.cost.bar import ALWAYS, NAMES, Bar, bar
+from dscalc.cost.conventions import CONVENTIONS, model_flop
+from dscalc.cost.conventions import NAMES as CONVENTION_NAMES
 from dscalc.cost.step import Step
 from dscalc.cost.step import step as step_of
 from dscalc.cost.stragglers import STRAGGLER, with_straggler
@@ -29,9 +31,11 @@ from dscalc.specs.network import Lowered
 from dscalc.specs.option_table import OPTIONS
 from dscalc.specs.pace import (
     Noted,
+    bar_notes,
     constant_notes,
     engine,
-    error_fraction,
+    error_bars,
+    is_measured,
     notes_of,
     pace_constants,
     pace_table,
@@ -57,6 +61,13 @@ class TimeTerm(NamedTuple):
     source: str
 
 
+class ErrorPart(NamedTuple):
+    """What one sort of term adds to the error bar; parts add in squares."""
+
+    what: str
+    fraction: float
+
+
 @dataclass(frozen=True, slots=True)
 class Inputs:
     """What a prediction of this case is made from, so that it can be made again with one thing changed."""
@@ -67,7 +78,7 @@ class Inputs:
     table: PaceTable
     constants: PaceConstants
     network: Lowered
-    slower: tuple[tuple[Engine, PaceTable, PaceConstants], ...] = ()  # each measured number once at the bad end
+    slower: tuple[tuple[Engine, PaceTable], ...] = ()  # each measured number once at the bad end
     jitter: float = 0.0  # spread of a step between GPUs, as a share of it
 
     def run(self) -> Step:
@@ -87,10 +98,10 @@ class Inputs:
         Returns:
             Relative half-widths; zero where nothing was measured here.
         """
-        worse = [replace(self, engine=e, table=t, constants=c) for e, t, c in self.slower]
+        worse = [replace(self, engine=e, table=t) for e, t in self.slower]
         own = sum((float(case.run().step_time_s[0]) / seconds - 1.0) ** 2 for case in worse)
         ends = [0.0, 0.0]
-        if self.network.network.curves:
+        if self.network.network.measured:
             for i, edge in enumerate((-1.0, 1.0)):
                 moved = replace(self.network, network=replace(self.network.network, edge=edge))
                 ends[i] = float(replace(self, network=moved).run().step_time_s[0]) / seconds - 1.0
@@ -108,6 +119,8 @@ class StepAnswer:
     upper_s: float
     low_s: float
     high_s: float
+    error_fraction: float
+    error_parts: tuple[ErrorPart, ...]
     tokens_per_s: float
     tokens_per_s_per_gpu: float
     samples_per_s: float
@@ -131,6 +144,7 @@ class StepAnswer:
         from dscalc.answers.case import inputs_of
 
         result: dict[str, Any] = {name: getattr(self, name) for name in SCALARS}
+        result["error_parts"] = [p._asdict() for p in self.error_parts]
         result["terms"] = [t._asdict() for t in self.terms]
         result["memory"] = self.memory.to_json()["result"]
         if self.measured_s is not None:
@@ -149,6 +163,7 @@ SCALARS = (
     "upper_s",
     "low_s",
     "high_s",
+    "error_fraction",
     "tokens_per_s",
     "tokens_per_s_per_gpu",
     "samples_per_s",
@@ -203,8 +218,8 @@ def answer(
     given: Mapping[str, Any], measured_s: float | None = None, mfu_convention: str = DEFAULT_CONVENTION
 ) -> StepAnswer:
     """The same from options that ``gather`` has read."""
-    if mfu_convention not in NAMES:
-        raise InputError(f"{mfu_convention!r} is not among {', '.join(NAMES)}", where="--mfu-convention")
+    if mfu_convention not in CONVENTION_NAMES:
+        raise InputError(f"{mfu_convention!r} is not among {', '.join(CONVENTION_NAMES)}", where="--mfu-convention")
     case = build_case(given)
     inputs, notes = step_inputs(given, case)
     held = memory_answer(given)
@@ -224,8 +239,9 @@ def answer(
         )
         for leaf in found.terms
     )
-    bar = error_fraction(spec.stack, _gpu_id(case), bool(shape.experts))
-    faster, slower = (float(np.hypot(bar.value, own)) for own in inputs.spread(seconds))
+    width, bar_notes = step_bar(inputs, found, inputs.layouts)
+    half = float(width.half_width_fraction[0])
+    faster, slower = (float(np.hypot(half, own)) for own in inputs.spread(seconds))
     over = float(found.bubble_over_ideal[0])
     answered = StepAnswer(
         case=case,
@@ -233,8 +249,10 @@ def answer(
         step_time_s=seconds,
         lower_s=float(found.lower_s[0]),
         upper_s=float(found.upper_s[0]),
-        low_s=seconds / (1.0 + faster),
-        high_s=seconds * (1.0 + slower),
+        low_s=seconds * float(np.exp(-faster)),
+        high_s=seconds * float(np.exp(slower)),
+        error_fraction=max(faster, slower),
+        error_parts=_parts(width),
         tokens_per_s=tokens / seconds,
         tokens_per_s_per_gpu=tokens / seconds / spec.gpus,
         samples_per_s=spec.global_batch / seconds,
@@ -252,7 +270,7 @@ def answer(
         verdict="",
         assumptions=(
             *case.assumptions,
-            *rate_assumptions((*notes, bar), inputs.network),
+            *rate_assumptions((*notes, *bar_notes), inputs.network),
             *jitter_assumption(inputs.jitter),
         ),
         warnings=(),
@@ -265,8 +283,30 @@ def answer(
     return replace(answered, warnings=told)
 
 
-def _gpu_id(case: Case) -> str:
-    return case.machine.gpu.id if case.machine.gpu else ""
+SHOWN_PARTS = 3  # of an error bar, in words
+
+
+def step_bar(inputs: Inputs, found: Step, layouts: Layouts) -> tuple[Bar, tuple[Noted, ...]]:
+    """The error bar, and what it rests on: its largest parts in words first, then the widths by sort of term."""
+    gpu, stack = inputs.case.machine.gpu, inputs.case.layout.spec.stack
+    bars = error_bars(gpu.id if gpu else "", NAMES)
+    width = bar(found, layouts, (inputs.engine.linear_gain > 1.0) * 1.0, bars)
+    largest = sorted(_parts(width), key=lambda p: -p.fraction)[:SHOWN_PARTS]
+    words = ", ".join(f"{p.what} {p.fraction:.0%}" for p in largest)
+    why = "" if is_measured(stack) else f"; no published run of stack {stack} took part in the fit"
+    why += "; nor of this GPU" if bars.unmeasured_gpu and why else "; no run of this GPU" if bars.unmeasured_gpu else ""
+    source = f"half-width that holds four of five runs of left-out sources; largest parts, in squares: {words}{why}"
+    first = Noted("error_fraction", float(width.half_width_fraction[0]), "fraction", "fitted", source)
+    return width, (first, *bar_notes())
+
+
+def _parts(width: Bar) -> tuple[ErrorPart, ...]:
+    names = {ALWAYS: "software and clocks of the day"}
+    return tuple(
+        ErrorPart(names.get(name, name), float(value))
+        for name, value in zip(width.names, width.widths[:, 0], strict=True)
+        if value > 0.0
+    )
 
 
 def step_inputs(given: Mapping[str, Any], case: Case) -> tuple[Inputs, tuple[Noted, ...]]:
@@ -287,10 +327,10 @@ def step_inputs(given: Mapping[str, Any], case: Case) -> tuple[Inputs, tuple[Not
         )
     cluster = case.machine.cluster
     table, constants = with_faults(pace_table(), cluster.faults if cluster else ()), pace_constants()
-    slower: tuple[tuple[Engine, PaceTable, PaceConstants], ...] = ()
+    slower: tuple[tuple[Engine, PaceTable], ...] = ()
     if cluster is not None and cluster.sustained.model_dump() != Sustained.trusted({}).model_dump():
-        found = calibrated(gpu, cluster.sustained, spec.stack, record, table, constants)
-        record, table, constants, slower = found.engine, found.table, found.constants, found.slower
+        found = calibrated(gpu, cluster.sustained, spec.stack, record, table)
+        record, table, slower = found.engine, found.table, found.slower
         replaced = {n.name for n in found.notes}
         notes = (*(n for n in notes if n.name not in replaced), *found.notes)
     if "flops" in given or "peak_fraction" in given:
@@ -300,7 +340,7 @@ def step_inputs(given: Mapping[str, Any], case: Case) -> tuple[Inputs, tuple[Not
             raise InputError("0 is out of range; a value above 0 is right", where="--" + name.replace("_", "-"))
         by_hand = np.asarray([share])
         record = replace(record, gemm_fraction=by_hand)
-        slower = tuple((replace(e, gemm_fraction=by_hand), t, c) for e, t, c in slower)
+        slower = tuple((replace(e, gemm_fraction=by_hand), t) for e, t in slower)
         notes = tuple(n for n in notes if not n.name.endswith("gemm_fraction"))
     return (
         Inputs(

@@ -243,7 +243,7 @@ def answer(given: Mapping[str, Any], progress: Progress | None = None) -> SweepA
         given=dict(given),
         rows=tuple(rows),
         curve=tuple(curve),
-        ceilings=_ceilings(given, places, results),
+        ceilings=_ceilings(given, places, results, curve),
         closed_forms=_closed_forms(setups, curve, given),
         nearest=nearest,
         candidates=sum(space.candidates for _, space in places),
@@ -257,8 +257,10 @@ def answer(given: Mapping[str, Any], progress: Progress | None = None) -> SweepA
     )
 
 
-def _ceilings(given: Mapping[str, Any], places: Places, results: Sequence[Found]) -> dict[str, Ceiling]:
-    """The ceiling of each machine, by its name."""
+def _ceilings(
+    given: Mapping[str, Any], places: Places, results: Sequence[Found], curve: Sequence[CurvePoint]
+) -> dict[str, Ceiling]:
+    """The ceiling of each machine, by its name; the widest error bar of its curve says how far it may lie."""
     weak = given.get("scaling") == "weak"
     ceilings = {}
     for setup in dict.fromkeys(setup for setup, _ in places):
@@ -269,7 +271,9 @@ def _ceilings(given: Mapping[str, Any], places: Places, results: Sequence[Found]
             mine[0][0],
             held,
             setup.machine,
-            error=setup.error.value,
+            error=max(
+                (r.high_s / r.step_time_s - 1.0 for p in curve if p.setup == setup.name and (r := p.row)), default=0.0
+            ),
             share=given.get("marginal", DEFAULT_MARGINAL),
             weak=weak,
             critical=_critical(setup, given),

@@ -17,6 +17,7 @@ from dscalc.answers.sweep_rows import Row, layout_words, rows_of
 from dscalc.answers.sweep_setup import Setup, base_words, default_batch
 from dscalc.frozen import dataclass
 from dscalc.specs.layout_spec import LayoutSpec
+from dscalc.specs.pace import bar_notes
 from dscalc.sweep.prune import Found, Problem
 from dscalc.sweep.search import search
 from dscalc.sweep.space import SAME, Space, checks
@@ -69,6 +70,8 @@ def words_of(spec: LayoutSpec) -> dict[str, Any]:
     found = {name: getattr(spec, name) for name in (*axes, "micro_batch", "global_batch", "recompute")}
     if spec.dp_replicate == 1:
         found.pop("dp_replicate")
+    if spec.cp > 1:
+        found["cp_comm"] = spec.cp_comm
     if spec.recompute_layers is not None:
         found["recompute_layers"] = spec.recompute_layers
     return found
@@ -97,7 +100,7 @@ def assumptions_of(setups: Sequence[Setup], given: Mapping[str, Any]) -> tuple[A
     for setup in setups:
         case = setup.case
         every = [a for a in case.assumptions if a.name not in SWEPT]
-        every += rate_assumptions((*setup.notes, setup.error), setup.inputs.network)
+        every += rate_assumptions((*setup.notes, *bar_notes()), setup.inputs.network)
         for one in every:
             key = (one.name, str(one.value))
             other = next((a for (name, _), a in found.items() if name == one.name), None)

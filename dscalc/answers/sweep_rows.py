@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from dscalc.answers.step import DEFAULT_CONVENTION, KINDS
+from dscalc.answers.step import DEFAULT_CONVENTION, KINDS, step_bar
 from dscalc.answers.sweep_setup import Setup, spec_of
 from dscalc.cost.conventions import model_flop
 from dscalc.cost.memory import memory
 from dscalc.cost.step import Step
 from dscalc.frozen import dataclass
-from dscalc.records import Array, Layouts, Timing
+from dscalc.records import Array, Layouts
 from dscalc.specs.layout_spec import LayoutSpec
 from dscalc.sweep.prune import timed_on
 from dscalc.sweep.space import Ids, Space
@@ -117,7 +117,7 @@ def rows_of(setup: Setup, space: Space, ids: Ids, ranks: Sequence[int]) -> list[
 
     flop = column(model_flop(DEFAULT_CONVENTION, space.shape, layouts))
     nominal = float(setup.inputs.engine.nominal_flop_per_s[0])
-    bars = error_of(setup, space, layouts, timed)
+    bars = np.exp(error_of(setup, space, layouts, timed)).tolist()
     groups = {name: _sums(timed, prefixes, n) for name, prefixes in KINDS}
     hidden = [max(0.0, v) for v in column(_hidden(timed))]
     columns = {
@@ -140,8 +140,8 @@ def rows_of(setup: Setup, space: Space, ids: Ids, ranks: Sequence[int]) -> list[
                 rank=ranks[i],
                 pareto=False,
                 step_time_s=seconds[i],
-                low_s=seconds[i] / (1.0 + bars[i]),
-                high_s=seconds[i] * (1.0 + bars[i]),
+                low_s=seconds[i] / bars[i],
+                high_s=seconds[i] * bars[i],
                 lower_s=lower[i],
                 upper_s=upper[i],
                 tokens_per_s=tokens / seconds[i],
@@ -168,19 +168,19 @@ def rows_of(setup: Setup, space: Space, ids: Ids, ranks: Sequence[int]) -> list[
     return found
 
 
-def error_of(setup: Setup, space: Space, layouts: Layouts, timed: Step) -> list[float]:
-    """Half-width of the error bar of each row, relative: the one place where a sweep asks for it."""
-    bars = np.full(len(timed.step_time_s), setup.error.value)
-    if setup.inputs.network.network.curves or setup.inputs.slower:
+def error_of(setup: Setup, space: Space, layouts: Layouts, timed: Step) -> Array:
+    """Half-width of the error bar of the logarithm of each row: the one place where a sweep asks for it."""
+    bars = np.broadcast_to(step_bar(setup.inputs, timed, layouts)[0].half_width_fraction, (len(timed.step_time_s),))
+    if setup.inputs.network.network.measured or setup.inputs.slower:
         bars = np.hypot(bars, _measured_error(setup, space, layouts, timed))
-    return [float(bar) for bar in bars]
+    return np.asarray(bars)
 
 
 def _measured_error(setup: Setup, space: Space, layouts: Layouts, timed: Step) -> Array:
     """What the errors of numbers measured on the cluster do to each row: root of the sum of squares."""
     machine, timing = setup.machine, setup.machine.timing
-    worse = [Timing(e, t, c, timing.network) for e, t, c in setup.inputs.slower]
-    if timing.network.curves:
+    worse = [replace(timing, engine=e, table=t) for e, t in setup.inputs.slower]
+    if timing.network.measured:
         worse.append(replace(timing, network=replace(timing.network, edge=1.0)))
     total = np.zeros(len(timed.step_time_s))
     for each in worse:

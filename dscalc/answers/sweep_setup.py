@@ -17,7 +17,7 @@ from dscalc.errors import InputError
 from dscalc.frozen import dataclass
 from dscalc.records import Timing
 from dscalc.specs.layout_spec import LayoutSpec, lower
-from dscalc.specs.pace import Noted, error_fraction
+from dscalc.specs.pace import Noted
 from dscalc.specs.stack import entries
 from dscalc.specs.sweep_options import CHOICES, DEGREES, MACHINES, OF_BATCH, OWN
 from dscalc.sweep.prune import Machine
@@ -40,7 +40,6 @@ class Setup:
     case: Case
     inputs: Inputs
     notes: tuple[Noted, ...]
-    error: Noted
     machine: Machine
     gpus: tuple[int, ...]
     batches: tuple[int, ...]  # sequences of a step at each number of GPUs
@@ -88,7 +87,6 @@ def _setup(given: Mapping[str, Any], words: Mapping[str, Any], counts: tuple[int
         case=case,
         inputs=inputs,
         notes=notes,
-        error=error_fraction(spec.stack, gpu, bool(case.model.shape.experts)),
         machine=machine,
         gpus=counts,
         batches=_batches(given, spec.seq_len, counts),

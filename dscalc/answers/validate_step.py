@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from dscalc.answers.envelope import Warning, envelope
 from dscalc.frozen import dataclass
-from dscalc.specs.pace import error_fraction
-from dscalc.validation.step import GroupErrors, StepPrediction, StepValidation, validate_step
+from dscalc.validation.choosing import Choice, choices, usual
+from dscalc.validation.diagnose import Diagnosis, diagnoses, with_floor
+from dscalc.validation.step import GroupErrors, StepPrediction, StepValidation, batches, validate_step
 
 WANTED = 0.08  # mean over groups of the median error of healthy rows
 TERMS = 4  # largest terms of a row, in words
@@ -20,6 +23,8 @@ class StepValidateAnswer:
 
     data: str | None
     found: StepValidation
+    diagnoses: tuple[Diagnosis, ...]  # known faults that rows look like
+    choices: tuple[Choice, ...]  # how well layouts of one problem are chosen
 
     def groups(self, by: str, healthy: bool = True) -> list[GroupErrors]:
         """Errors by one property of the rows."""
@@ -44,6 +49,7 @@ class StepValidateAnswer:
                     "look at the largest errors and their terms; a stack of its own may need its own numbers",
                 )
             )
+        notes += [Warning(d.code, f"{d.message} ({_some(d.ids)})", d.next_step) for d in self.diagnoses]
         return notes
 
     def rows(self) -> list[dict[str, Any]]:
@@ -80,11 +86,29 @@ class StepValidateAnswer:
                     }
                     for g in found.groups
                 ],
+                "diagnoses": [
+                    {"code": d.code, "ids": d.ids, "message": d.message, "next_step": d.next_step}
+                    for d in self.diagnoses
+                ],
+                "choices": [
+                    {
+                        "source": c.source,
+                        "groups": c.groups,
+                        "layouts": c.layouts,
+                        "spearman": c.spearman,
+                        "regret_fraction": c.regret_fraction,
+                    }
+                    for c in self.choices
+                ],
                 "average_median_abs_error_fraction": found.average_median,
                 "median_abs_error_fraction": found.median,
                 "p90_abs_error_fraction": found.p90,
             },
         )
+
+
+def _some(ids: Sequence[str], shown: int = 3) -> str:
+    return ", ".join(ids[:shown]) + (", ..." if len(ids) > shown else "")
 
 
 def _layout(p: StepPrediction) -> str:
@@ -101,7 +125,6 @@ def _terms(p: StepPrediction) -> str:
 
 
 def _row(p: StepPrediction) -> dict[str, Any]:
-    bar = error_fraction(p.row.row.layout.stack, p.row.gpu.id, bool(p.row.row.shape.experts)).value
     return {
         "id": p.row.row.id,
         "source_key": p.row.row.source,
@@ -110,8 +133,8 @@ def _row(p: StepPrediction) -> dict[str, Any]:
         "measured": p.row.measured_s,
         "predicted": p.predicted_s,
         "error_fraction": p.error_fraction,
-        "low": p.predicted_s / (1.0 + bar),
-        "high": p.predicted_s * (1.0 + bar),
+        "low": p.predicted_s * math.exp(-p.half_width),
+        "high": p.predicted_s * math.exp(p.half_width),
         "lower": p.lower_s,
         "upper": p.upper_s,
         "healthy": p.healthy,
@@ -134,4 +157,7 @@ def validate_steps(data: str | None = None) -> StepValidateAnswer:
     Raises:
         InputError: a file that cannot be read.
     """
-    return StepValidateAnswer(data, validate_step(None if data is None else Path(data)))
+    found = validate_step(None if data is None else Path(data))
+    rows = [p.row for p in found.predictions]
+    seen = diagnoses(found.predictions, with_floor(batches(rows), len(rows)))
+    return StepValidateAnswer(data, found, seen, tuple(choices(usual(found.predictions))))

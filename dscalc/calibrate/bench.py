@@ -29,12 +29,14 @@ from dscalc.calibrate.bench_plan import (
     shape_of,
     share_s,
 )
+from dscalc.calibrate.fit_line import require_scipy
 from dscalc.calibrate.rows import SCHEMA, Row, RowWriter, load_rows, rows_path
 from dscalc.errors import DscalcError, InputError
 from dscalc.records import Array
 
 Progress = Callable[[int, int, str, float], None]
 Say = Callable[[str], None]
+LONGEST_MESSAGE = 900  # characters of a note
 LOW, HIGH = 10.0, 90.0  # percentiles of a row's spread
 
 
@@ -83,6 +85,7 @@ def measure(asked: Asked, *, progress: Progress | None = None, complain: Say) ->
     try:
         if place.rank == 0:
             _refuse_overwriting(asked)
+            require_scipy()  # the profile needs it: say so before measuring
         device = Device(place)
         facts = _introduce(control, device.facts())
         world, control.hosts = world_of(facts), hosts_of(facts)
@@ -250,7 +253,7 @@ def _count(rows: Iterable[Row]) -> int:
 
 
 def _plain(text: str) -> str:
-    return "".join(c if c.isprintable() else " " for c in text)[:1000]
+    return "".join(c if c.isprintable() else " " for c in text)[:LONGEST_MESSAGE]
 
 
 def _gather(control: Control, number: int, own: Mapping[str, Any], world: World, item: Item) -> dict[int, Any]:

@@ -44,7 +44,7 @@ MOST_ROUNDS = 8  # rounds of node pairs; each node meets another partner in each
 OVERLAP_BYTES = 64 * MIB
 OVERLAP_OPS = ("all_reduce", "all_gather", "reduce_scatter")
 
-HIDDEN = {"nccl": (4096, 8192, 2048, 1024), "gloo": (512, 1024)}  # widths of a model, the usual first
+HIDDEN = {"nccl": (4096, 8192, 2048, 1536), "gloo": (512, 768)}  # widths of a model, the usual first
 TOKENS = {"nccl": 4096, "gloo": 256}  # rows of an activation: one long sequence
 HEAD = 32_000  # columns of the output head
 COPIES = {"nccl": (256 * MIB, 16 * MIB, GIB, MIB), "gloo": (16 * MIB, MIB, 64 * MIB)}

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dscalc.calibrate.bench_plan import PAIR_SMALL
+from dscalc.calibrate.bench_plan import PAIR_SMALL, size_words
 from dscalc.records import Array
 
 SPREADS = 4.0  # standard deviations
@@ -55,7 +55,7 @@ def outliers(score: Array) -> list[int]:
 
 def slow_ranks(rows: Iterable[Mapping[str, Any]], ranks_per_node: int, hosts: Sequence[str]) -> list[Slow]:
     """Ranks whose kernels take longer than those of the others, the slowest first."""
-    found = []
+    found: dict[int, Slow] = {}
     for kind, words in (("gemm", "matrix products"), ("memory_copy", "memory copies")):
         lows = [np.array(row["rank_low_s"]) for row in rows if row["kind"] == kind and row["rank_low_s"]]
         if not lows:
@@ -64,9 +64,13 @@ def slow_ranks(rows: Iterable[Mapping[str, Any]], ranks_per_node: int, hosts: Se
         for rank in outliers(score):
             node = rank // ranks_per_node
             by = float(score[rank] / np.median(score) - 1.0)
-            evidence = f"{words}, {len(lows)} sizes on {len(score)} ranks"
-            found.append(Slow("rank", rank, (node,), (hosts[node],), by, evidence))
-    return sorted(found, key=lambda slow: -slow.by_fraction)
+            evidence = f"{words} of {len(lows)} sizes"
+            if rank in found:
+                worst = max(by, found[rank].by_fraction)
+                found[rank] = found[rank]._replace(by_fraction=worst, evidence=f"{found[rank].evidence}, {evidence}")
+            else:
+                found[rank] = Slow("rank", rank, (node,), (hosts[node],), by, evidence)
+    return sorted(found.values(), key=lambda slow: -slow.by_fraction)
 
 
 def slow_links(rows: Iterable[Mapping[str, Any]], hosts: Sequence[str]) -> list[Slow]:
@@ -88,7 +92,7 @@ def slow_links(rows: Iterable[Mapping[str, Any]], hosts: Sequence[str]) -> list[
     best[met] = np.nanmin(times[met], axis=1)
     usual = float(np.nanmedian(best))
     slow_nodes = outliers(best)
-    evidence = f"{largest:,} B to each of its partners"
+    evidence = f"{size_words(largest)} to each of its partners"
     found = [Slow("node", None, (n,), (hosts[n],), float(best[n] / usual - 1.0), evidence) for n in slow_nodes]
     healthy = np.array([n not in slow_nodes for n in range(len(hosts))])
     upper = np.where(np.triu(np.outer(healthy, healthy), 1), times, np.nan)
@@ -98,7 +102,7 @@ def slow_links(rows: Iterable[Mapping[str, Any]], hosts: Sequence[str]) -> list[
     middle = float(np.nanmedian(flat))
     for index in outliers(flat):
         a, b = divmod(index, len(hosts))
-        words = f"{largest:,} B between these two, both of which are quick with others"
+        words = f"{size_words(largest)} between these two, both of which are quick with others"
         found.append(Slow("link", None, (a, b), (hosts[a], hosts[b]), float(flat[index] / middle - 1.0), words))
     return sorted(found, key=lambda slow: -slow.by_fraction)
 

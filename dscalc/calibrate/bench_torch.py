@@ -18,6 +18,7 @@ from dscalc.errors import InputError
 from dscalc.units import KIB, MIB, MILLI
 
 CHECKED = 16 * MIB  # results of messages up to here are compared with what they must be
+LARGE = 256 * MIB
 FP8_FROM = (8, 9)  # compute capability
 LAUNCHES = 200  # of an empty kernel, timed together
 Call = Callable[[], object]
@@ -58,7 +59,8 @@ class Device:
             torch.cuda.set_device(self.device)
         else:
             self.device = torch.device("cpu")
-            torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // place.ranks_per_node))
+            mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+            torch.set_num_threads(max(1, mine // place.ranks_per_node))
         self._groups: dict[tuple[int, ...], Any] = {}
 
     # ------------------------------------------------------------------------------------------------------------ facts
@@ -139,14 +141,18 @@ class Device:
         Raises:
             CannotError: there is no such operation here.
         """
-        if item.kind == "collective":
-            return self._collective(item, calls, world)
-        if item.kind == "pair":
-            return self._pair(item, calls, world)
-        if item.kind == "overlap":
-            return self._overlap(item, calls, world)
-        call, count = self._kernel(item)
-        return {"t": [t / count for t in self._time(call, calls)]}
+        try:
+            if item.kind == "collective":
+                return self._collective(item, calls, world)
+            if item.kind == "pair":
+                return self._pair(item, calls, world)
+            if item.kind == "overlap":
+                return self._overlap(item, calls, world)
+            call, count = self._kernel(item)
+            return {"t": [t / count for t in self._time(call, calls)]}
+        finally:
+            if self.cuda and item.size_bytes >= LARGE:
+                self.torch.cuda.empty_cache()  # blocks of one size do not serve the next
 
     def _sync(self) -> None:
         if self.cuda:
@@ -376,4 +382,4 @@ def _free_host_bytes() -> int:
         for line in lines:
             if line.startswith("MemAvailable:"):
                 return int(int(line.split()[1]) * KIB)
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2  # a guess where the system does not say

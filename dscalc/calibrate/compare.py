@@ -9,12 +9,14 @@ from typing import NamedTuple
 import numpy as np
 
 from dscalc.calibrate.fit import Fit
+from dscalc.calibrate.fit_compute import Gemm, Memory
+from dscalc.calibrate.profile import UNSAID
 from dscalc.calibrate.series import Key
 from dscalc.calibrate.tier_rates import placed
 from dscalc.cost.collectives import collective
 from dscalc.cost.measured import bus_volume
 from dscalc.records import Network
-from dscalc.specs.hardware import ClusterSpec
+from dscalc.specs.hardware import ClusterSpec, GpuSpec
 from dscalc.specs.measured import CurveSpec, lower_curves
 from dscalc.units import KIB
 
@@ -36,6 +38,53 @@ class Compared(NamedTuple):
     usual_latency_s: float | None
     verdict: str  # usual | slow | fast
     causes: tuple[str, ...]
+
+
+class Kernel(NamedTuple):
+    """What one GPU sustains beside what is known of its kind."""
+
+    what: str
+    measured: float  # FLOP/s or bytes/s
+    usual: float
+    fraction: float
+    verdict: str  # usual | slow
+    causes: tuple[str, ...]
+
+
+SLOW_GPU = 0.85  # of the best product known, or of the rate that copies reach
+SLOW_GPU_CAUSES = (
+    "clocks are held down by power or heat: nvidia-smi -q -d PERFORMANCE,CLOCK under load",
+    "another process uses the GPU, or it is a part of one (MIG)",
+    "shapes that the library does not like: sizes that are no multiple of 64, or too few rows",
+)
+COPIES = 0.90  # of the datasheet bandwidth: what a large copy reaches
+
+
+def compare_gpu(gemms: Sequence[Gemm], copies: Sequence[Memory], gpu: GpuSpec) -> tuple[Kernel, ...]:
+    """Products and copies beside the best product known of a GPU and the rate of its memory.
+
+    Args:
+        gemms: what products reach.
+        copies: what copies reach.
+        gpu: the GPU as it ships.
+
+    Returns:
+        One entry for each that something is known of.
+    """
+    pairs = []
+    for gemm in gemms:
+        best = gpu.matmul_flop_per_s(gemm.dtype or UNSAID)
+        if best and gemm.large:
+            pairs.append((f"{gemm.dtype or UNSAID} matrix products", gemm.reached_flop_per_s, best))
+    peak = gpu.memory_bandwidth_bytes_per_s
+    pairs += [("memory", copy.bytes_per_s, COPIES * peak) for copy in copies if peak]
+    return tuple(
+        Kernel(what, measured, usual, measured / usual, *_verdict(measured / usual)) for what, measured, usual in pairs
+    )
+
+
+def _verdict(fraction: float) -> tuple[str, tuple[str, ...]]:
+    return ("slow", SLOW_GPU_CAUSES) if fraction < SLOW_GPU else ("usual", ())
 
 
 INSIDE = (
@@ -81,7 +130,7 @@ def compare(fits: Sequence[Fit], cluster: ClusterSpec, network: Network) -> tupl
         spec = CurveSpec.trusted(
             {"op": key.op, "ranks": key.ranks, "nodes": key.nodes, "sizes": (size,), "times": (1.0,)}
             | {"error_fractions": (0.0,), "kind": "measured", "source": fit.series.source}
-            | {"groups_at_once": key.groups > 1}
+            | {"groups": key.groups}
         )
         curve = lower_curves([spec], bare.tiers, cluster.gpus_in_node)[0]
         group, inside, domains, _ = placed(curve, bare)

@@ -15,6 +15,7 @@ import numpy as np
 from dscalc.errors import InputError
 from dscalc.frozen import dataclass
 from dscalc.records import Array
+from dscalc.specs.measured import NORMAL_80
 from dscalc.units import KIB, MIB
 
 SMALL_BYTES = 4.0 * KIB  # up to here latency is all
@@ -26,7 +27,6 @@ MOST_PIECES = 3
 MOST_CUTS = 48  # places at which a long table may break
 CORNER = 0.05  # a residual beyond this counts linearly
 BREAK_COST = 2.0  # parameters that a free break counts for beside the two of its line
-NORMAL_80 = 1.2816  # half-width of 80 % of a normal distribution, in standard deviations
 MEDIAN_COST = 1.2533  # standard error of a median over that of a mean
 TO_SIGMA = 1.4826  # of a median absolute deviation
 HUBER = 1.345  # standard deviations at which Huber's loss turns linear: 95 % efficient on normal noise

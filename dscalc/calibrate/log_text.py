@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from functools import cached_property
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from dscalc.errors import InputError
@@ -36,6 +36,7 @@ _MARKS = (
     (b"\xef\xbb\xbf", "utf-8-sig"),
 )
 
+_BLANKS = dict.fromkeys((*range(9), *range(10, 32), *range(127, 160)), " ")  # control characters but the tab
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")
 _NOISE = re.compile(  # a line of NCCL or RCCL that begins anywhere
     r"(?:\[\d{4}-\d\d-\d\d[ T][\d:.,]+\] ?)?[A-Za-z][\w.-]{0,80}:\d+:\d+ (?:\[\w+\] )?"
@@ -75,9 +76,9 @@ class Log:
         self.data = data
         self.text = decode(data, name)
 
-    @cached_property
-    def lines(self) -> list[Line]:
-        """Every line, in order."""
+    @property
+    def lines(self) -> Iterator[Line]:
+        """Every line, in order; made one by one, for a log may have millions."""
         return split_lines(self.text)
 
 
@@ -138,32 +139,35 @@ def decode(data: bytes, name: str) -> str:
     return data.decode("utf-8", "replace").replace("\x00", "")
 
 
-def split_lines(text: str) -> list[Line]:
+def split_lines(text: str) -> Iterator[Line]:
     """Lines without colours, without line ends, cut to a bounded length."""
-    parts = text.replace("\r\n", "\n").split("\n")
-    if len(parts) == 1 and "\r" in text:  # the line ends of very old machines
-        parts = text.split("\r")
-    last = len(parts) - 1  # has no line end
-    found = []
-    for index, part in enumerate(parts):
-        if index == last and not part:
-            break
+    ending = "\n" if "\n" in text else "\r"  # the line ends of very old machines
+    number, start, length = 0, 0, len(text)
+    while start < length:
+        end = text.find(ending, start)
+        ended = end >= 0
+        part = text[start : end if ended else length]
+        number, start = number + 1, (end if ended else length) + 1
+        part = part.removesuffix("\r")
         # a progress display writes over its line: several texts, one number
         for shown in part.split("\r") if "\r" in part else (part,):
             clean = shown[:LIMIT_LINE]
             if "\x1b" in clean:
                 clean = _ESCAPE.sub("", clean)
+            if not clean.isprintable():
+                clean = clean.translate(_BLANKS)
             noise = ""
             if "CCL " in clean:
                 message = _NOISE.search(clean)
                 if message:
                     clean, noise = clean[: message.start()], clean[message.start() :]
-            found.append(Line(index + 1, clean, noise, index < last and len(shown) <= LIMIT_LINE))
-    return found
+            yield Line(number, clean, noise, ended and len(shown) <= LIMIT_LINE)
 
 
 def untagged(text: str) -> str:
-    """The text without what a launcher, a clock or a container put before it."""
+    """The text without what a launcher, a clock or a container put before it, and without colours."""
+    if "\x1b" in text:
+        text = _ESCAPE.sub("", text)
     for _ in range(4):
         tag = _TAG.match(text)
         if tag is None:

@@ -88,10 +88,12 @@ def _why(log: Log, found: Sequence[Read]) -> str:
     """Why a file has no usable row."""
     reasons = [note for one in found for note in one.notes]
     if reasons:
-        return f"no usable row: {reasons[-1]}"
+        return f"no usable row: {reasons[0]}"
     if found:
         return f"no usable row: it looks like {found[0].format}, but no line of it has a size and a time or a speed"
     if nccl_tests.TROUBLE.search(log.text):
         return f"no usable row: {nccl_tests.reader_of(log).why_nothing()}"
+    if log.text[:200].lstrip().lower().startswith(("<!doctype", "<html")):
+        return "no usable row: this is a web page; give the text of the log itself"
     known = ", ".join(form.name for form in FORMATS)
-    return f"no usable row in {len(log.lines)} lines: no reader knows the format (there are {known})"
+    return f"no usable row in {log.text.count(chr(10)) + 1:,} lines: no reader knows the format (there are {known})"

@@ -69,6 +69,7 @@ def tables_of(part: Part, file: str, form: str, stated: Stated) -> Iterator[Tabl
             op_from=part.op_from,
             ranks=ranks,
             ranks_from=source,
+            ranks_at_least=part.listed not in (0, part.highest + 1),
             nodes=_nodes(part, ranks) if alone else _counted(part, rows[0].line),
             gpu=part.gpus.most_common(1)[0][0] if part.gpus else "",
             printed_mean=part.mean if alone else None,
@@ -117,5 +118,5 @@ def _groups(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
             low, high = 0.0, math.inf
         if fine and span is not None:
             low, high = max(low, span.low), min(high, span.high)
-    sound = len(groups) <= MOST_GROUPS and (len(groups) == 1 or all(len(g) > 1 for g in groups))
+    sound = len(groups) <= MOST_GROUPS and len(rows) >= 2 * len(groups)
     yield from groups if sound else [list(rows)] if rows else []

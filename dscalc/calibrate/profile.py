@@ -22,6 +22,7 @@ DIGITS = 6
 PERCENT = 100.0
 FACTORS = ("compute_factor", "attention_factor", "host_factor", "communication_factor")
 LEFT_BEHIND = ("aliases", "busbw", "small_messages", "notes", "checked", "source", "collectives", "sustained")
+UNSAID = "bf16"  # what a benchmark multiplied where its log does not say
 WHOLE = 1.0  # of the wire: no efficiency is more
 
 
@@ -104,7 +105,7 @@ def curve_record(fit: Fit) -> dict[str, Any]:
         "kind": "measured",
         "source": series.source,
         "n": series.cells,
-        "groups_at_once": series.key.groups > 1,
+        "groups": series.key.groups,
         "pieces": pieces,
     }
 
@@ -166,12 +167,12 @@ def cluster_record(
             record["tiers"] = tiers
     record["source"] = f"dscalc fit {', '.join(sources)}"[:1990] if sources else "dscalc fit"
     record["collectives"] = [curve_record(fit) for fit in found.fits]
-    if record.get("tiers"):
-        _set_rates(record, found.fits)
     own = {**_sustained(found, base.gpu), **(sustained or {})}
     if own:
         record["sustained"] = own
     try:
+        if record.get("tiers"):
+            _set_rates(record, found.fits)
         ClusterSpec.model_validate(record)
     except ValueError as error:  # a log that claims the impossible
         reason = str(error).splitlines()
@@ -192,7 +193,8 @@ def _set_rates(record: dict[str, Any], fits: Sequence[Fit]) -> None:
             continue
         tier, lowered = record["tiers"][level], network.tiers[each.level]
         tier["efficiency"] = _moved(each, float(lowered.efficiency[0]))
-        if "reduction" in tier and each.reduces:
+        # a reduction that somebody must ask for was not what these logs measured
+        if "reduction" in tier and each.reduces and tier["reduction"].get("by_itself", True):
             tier["reduction"]["efficiency"] = _moved(each, float(lowered.reduction_efficiency[0]))
 
 
@@ -208,13 +210,13 @@ def _sustained(found: Calibration, gpu: GpuSpec) -> dict[str, Any]:
     own: dict[str, Any] = {}
     rates = {}
     for gemm in found.gemms:
-        dtype = gemm.dtype or "bf16"
+        if not gemm.large:
+            continue
+        dtype = gemm.dtype or UNSAID
         if dtype in DTYPES and dtype != "fp4":
-            rates[dtype] = quantity(
-                gemm.flop_per_s, "FLOP/s", gemm.source, stderr=gemm.stderr_flop_per_s, n=gemm.points
-            )
-        if gemm.ramp is not None and dtype in ("bf16", "fp16", ""):
-            own["matmul_ramp"] = quantity(gemm.ramp, "count", gemm.source, stderr=gemm.ramp_stderr, n=gemm.points)
+            rate = gemm.reached_flop_per_s
+            stderr = gemm.stderr_flop_per_s / gemm.flop_per_s * rate
+            rates[dtype] = quantity(rate, "FLOP/s", gemm.source, stderr=stderr, n=gemm.points)
     if rates:
         own["matmul"] = rates
     peak = gpu.memory_bandwidth_bytes_per_s

@@ -31,7 +31,8 @@ class Operation(click.ParamType[str]):
 
 
 HARDWARE = ("gpu", "cluster", "gpus_per_node", "interconnect", "profile")
-_COUNT = click.IntRange(1, 10**6)
+MAX_COUNT = 10**6
+_COUNT = click.IntRange(1, MAX_COUNT)
 
 
 @click.command("fit", cls=SharedCommand, epilog=EPILOG)

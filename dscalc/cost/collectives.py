@@ -62,10 +62,11 @@ def algorithm_names(op: str) -> tuple[str, ...]:
     return tuple(row.name for row in ALGORITHMS if row.op == op)
 
 
-def _rate(tier: Tier, fan: Array, row: Algorithm, reduces: bool) -> Array:
-    """Bandwidth of one GPU's share of a tier under an algorithm, at the largest messages."""
+def _rate(tier: Tier, fan: Array, row: Algorithm, reduces: bool, edge: float) -> Array:
+    """Bandwidth of one GPU's share of a tier under an algorithm, at the largest messages; slower at the slow end."""
     wire = np.minimum(tier.bandwidth_bytes_per_s, np.maximum(row.peers(fan), 1.0) * tier.peer_bytes_per_s)
-    return wire * (tier.reduction_efficiency if reduces else tier.efficiency) / tier.oversubscription
+    reached = (tier.reduction_efficiency if reduces else tier.efficiency) * np.exp(-edge * tier.error)
+    return np.asarray(wire * reached / tier.oversubscription)
 
 
 def _hop(tier: Tier, protocols: Protocols, constants: int, used: list[int]) -> Array:
@@ -102,7 +103,7 @@ def _algorithm_time(row: Algorithm, message_bytes: Array, place: Placement, netw
     wire: Array | None = None
     for j, (tier, load, fan) in enumerate(zip(network.tiers, loads, place.fan, strict=True)):
         reduces = (row.inner_reduction and j == 0) or (row.outer_reduction and j == len(loads) - 1)
-        rate = _rate(tier, fan, row, reduces)
+        rate = _rate(tier, fan, row, reduces, network.edge)
         part = message_bytes * load / rate
         wire = part if wire is None else wire + part if row.serial else np.maximum(wire, part)
     assert wire is not None  # noqa: S101 - a network has a tier

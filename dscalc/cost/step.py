@@ -100,7 +100,7 @@ SPECS: dict[str, LeafSpec] = {
         _spec("pipeline/bubble", "pipeline time less m times its slowest stage", "[Narayanan2021] section 2.2"),
         _spec(
             "communication/dp",
-            "x_dp (gradients and weights) and skew per doubling of nodes",
+            "x_dp (gradients and weights), at least what outlasts p micro-batches; skew per doubling of nodes",
             "[Rajbhandari2020] section 7",
         ),
         _spec("optimizer/update", "30 bytes * owned parameters / (e_m HBM)", f"[PyTorch]; {FITTED}"),
@@ -384,7 +384,9 @@ def _whole_step(
     replicas = (derived.dp_cp > 1.0) & (sent.dp_s > 0.0)
     skew = np.where(replicas, constants.dp_skew_s * np.log2(np.maximum(sent.dp_domains, 1.0)), 0.0)
     broadcast = np.where((layouts.zero > 0.0) & (layouts.dp > 1.0), pace.owner_broadcast_s * derived.dp_shard, 0.0)
-    dp = sent.dp_s * pace.dp_exposed + skew + broadcast + sent.pp_step_s
+    # behind the last micro-batch's backward and the first one's forward, in a pipeline while it fills and drains
+    reduced = np.maximum(sent.dp_s * pace.dp_exposed, sent.dp_s - layouts.pp * slowest)
+    dp = reduced + skew + broadcast + sent.pp_step_s
     memory = engine.memory_bytes_per_s * engine.memory_fraction
     fsdp = layers(dense_waits, moe_waits)
     tp = layers(dense.tp, moe.tp) + at_ends * one.sent.tp_ends_s

@@ -7,9 +7,10 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from dscalc.report.export import to_csv, to_json, to_markdown
-from dscalc.report.fit_profile import sections
+from dscalc.report.fit_chart import size_words
+from dscalc.report.fit_profile import sustained
 from dscalc.report.screen import BAD, GOOD, QUIET, STRONG, Cell, Screen, Span
-from dscalc.units import format_bytes, format_flop_rate, format_rate, format_time
+from dscalc.units import format_flop_rate, format_rate, format_time
 
 if TYPE_CHECKING:
     from dscalc.answers.bench import BenchAnswer, Summed
@@ -53,10 +54,13 @@ def render(found: BenchAnswer, form: str, *, colour: bool | None = None, quiet: 
     _collectives_by_place(out, found)
     _pairs(out, found)
     _overlaps(out, found)
-    sections(out, found.profiled)
+    sustained(out, found.profiled)
+    files = [(found.measured.path, f"{found.counted} raw rows, for dscalc fit")]
+    if found.profile_path is not None:
+        files.insert(0, (found.profile_path, "profile, for --profile of memory, comm, step and sweep"))
     out.head("Files")
-    out.say(f"{found.measured.path}  {found.counted} raw rows, for dscalc fit", hang=2)
-    notes = [row["message"] for row in found.rows("note") if row["code"] != "budget"]
+    out.table([("", "left"), ("", "fill")], files, header=False)
+    notes = found.notes("skipped", "unsupported")
     if notes:
         out.head("Not measured")
     for note in notes:
@@ -102,9 +106,9 @@ def _collectives_by_place(out: Screen, found: BenchAnswer) -> None:
 def _cells(each: Summed) -> list[str]:
     return [
         each.op.replace("_", "-"),
-        format_bytes(each.smallest_bytes, binary=True),
+        size_words(each.smallest_bytes),
         format_time(each.smallest_s),
-        format_bytes(each.largest_bytes, binary=True),
+        size_words(each.largest_bytes),
         format_rate(each.busbw_bytes_per_s),
         str(each.sizes),
     ]
@@ -139,11 +143,12 @@ def _overlaps(out: Screen, found: BenchAnswer) -> None:
         cells.append(
             [
                 row["op"].replace("_", "-"),
-                format_bytes(row["size_bytes"], binary=True),
-                format_flop_rate(rate),
+                found.where(row),
+                size_words(row["size_bytes"]),
                 Span(f"{row['compute_beside_s'] / row['compute_s']:.2f}", STRONG),
                 Span(f"{row['communication_beside_s'] / row['communication_s']:.2f}", STRONG),
+                format_flop_rate(rate),
             ]
         )
-    heads = [("", "left"), ("size", "right"), ("product alone", "right"), ("product", "right"), ("collective", "right")]
-    out.table(heads, cells)
+    heads = [("", "left"), ("", "fill"), ("size", "right"), ("product", "right"), ("collective", "right")]
+    out.table([*heads, ("product alone", "right")], cells)

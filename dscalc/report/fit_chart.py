@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,11 @@ WIDEST = 96
 MEASURED, FITTED, BOTH = "o", "-", "@"
 SUFFIXES = (".svg", ".png", ".pdf")
 COLUMNS = 2  # of a file with several charts
+
+
+def size_words(size_bytes: float) -> str:
+    """A message's size in KiB to TiB, without a fraction where it is whole."""
+    return re.sub(r"\.0+ ", " ", format_bytes(size_bytes, binary=True))
 
 
 def chart(drawn: Drawn, width: int) -> list[Line]:
@@ -52,7 +58,7 @@ def chart(drawn: Drawn, width: int) -> list[Line]:
     labels = {0: format_rate(max(values)), HEIGHT - 1: format_rate(min(values))}
     for number, cells in enumerate(field):
         lines.append([Span(labels.get(number, "").rjust(MARGIN - 1) + " |", QUIET), Span("".join(cells).rstrip())])
-    first, last = format_bytes(drawn.size_bytes[0]), format_bytes(drawn.size_bytes[-1])
+    first, last = size_words(drawn.size_bytes[0]), size_words(drawn.size_bytes[-1])
     lines.append([Span(" " * MARGIN + "+" + "-" * across, QUIET)])
     lines.append([Span(" " * (MARGIN + 1) + first + last.rjust(across - len(first)), QUIET)])
     return lines

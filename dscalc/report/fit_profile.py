@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dscalc.report.fit_chart import BOTH, FITTED, MEASURED, chart
+from dscalc.report.fit_chart import BOTH, FITTED, MEASURED, chart, size_words
 from dscalc.report.screen import BAD, GOOD, QUIET, STRONG, Cell, Screen, Span
-from dscalc.units import format_bytes, format_flop_rate, format_rate, format_time
+from dscalc.units import format_flop_rate, format_rate, format_time
 
 if TYPE_CHECKING:
     from dscalc.answers.fit_profile import Profiled
@@ -30,7 +30,7 @@ def sections(out: Screen, answer: Profiled, *, explain: bool = False) -> None:
     """
     _fits(out, answer, explain)
     _charts(out, answer, explain)
-    _compute(out, answer)
+    sustained(out, answer)
     _compared(out, answer)
     _steps(out, answer)
     if answer.profile_path:
@@ -55,7 +55,7 @@ def _fits(out: Screen, answer: Profiled, explain: bool) -> None:
                 _within(format_rate(rate), f"{share:.1%}") if rate else "not identified",
                 f"{fit['median_error_fraction']:.1%}",
                 f"{len(fit['pieces'])}",
-                f"{format_bytes(fit['sizes_bytes'][0])} to {format_bytes(fit['sizes_bytes'][-1])}",
+                f"{size_words(fit['sizes_bytes'][0])} to {size_words(fit['sizes_bytes'][-1])}",
             )
         )
     if not rows:
@@ -69,7 +69,7 @@ def _fits(out: Screen, answer: Profiled, explain: bool) -> None:
         out.say(f"{fit['op']} of {fit['ranks']} ranks: {fit['source']}, {fit['n']} times", QUIET, hang=2)
         for piece in fit["pieces"]:
             out.say(
-                f"  {format_bytes(piece['min_bytes'])} to {format_bytes(piece['max_bytes'])}: "
+                f"  {size_words(piece['min_bytes'])} to {size_words(piece['max_bytes'])}: "
                 f"{format_time(piece['latency_s'])} + size / {format_rate(piece['bandwidth_bytes_per_s'])}, "
                 f"{piece['points']} sizes, {piece['median_residual_fraction']:.1%} off in the median",
                 QUIET,
@@ -87,7 +87,8 @@ def _charts(out: Screen, answer: Profiled, explain: bool) -> None:
         out.say(f"{len(drawn) - len(shown)} more with --explain, or all in a file with --plot.", QUIET)
 
 
-def _compute(out: Screen, answer: Profiled) -> None:
+def sustained(out: Screen, answer: Profiled) -> None:
+    """Add what one GPU sustains."""
     rows: list[tuple[Cell, ...]] = []
     for each in answer.compute:
         if each["kind"] == "gemm":
@@ -107,7 +108,7 @@ def _compute(out: Screen, answer: Profiled) -> None:
         else:
             rows.append(("a launch", format_time(each["time_s"]), f"{each['points']}", ""))
     if rows:
-        out.head("What one GPU sustains", "large products; spread: all but the slowest and fastest tenth")
+        out.head("What one GPU sustains", "large products; spread without the outer tenths")
         out.table([("", "left"), ("", "right"), ("rows", "right"), ("", "left")], rows)
 
 
@@ -132,11 +133,26 @@ def _compared(out: Screen, answer: Profiled) -> None:
                 small,
             )
         )
+    for kernel in answer.kernels:
+        rate = format_rate if kernel.what == "memory" else format_flop_rate
+        style = BAD if kernel.verdict == "slow" else GOOD
+        share = Span(f"{kernel.fraction:.0%}", style)
+        rows.append((f"{kernel.what} of one GPU", rate(kernel.measured), rate(kernel.usual), share, "", ""))
+    if not rows:
+        out.say("Nothing is known of that kind to compare with.", QUIET)
     heads = [("", "left"), ("measured", "right"), ("usual", "right"), ("share", "right"), ("published", "right")]
-    out.table([*heads, ("small: measured / usual", "right")], rows)
+    if rows:
+        out.table([*heads, ("small: measured / usual", "right")], rows)
+    slow: dict[tuple[str, ...], list[str]] = {}
     for each in answer.compared:
-        for cause in each.causes:
-            out.say(f"- {each.key.op} at {each.fraction:.0%}: {cause}", hang=2)
+        slow.setdefault(each.causes, []).append(f"{each.key.op} of {each.key.ranks}")
+    for kernel in answer.kernels:
+        slow.setdefault(kernel.causes, []).append(kernel.what)
+    for causes, names in slow.items():
+        if causes:
+            out.say(f"What usually slows {', '.join(names)}:")
+            for cause in causes:
+                out.say(f"- {cause}", hang=2)
     effect = answer.effect
     if effect is not None:
         ratio = effect.measured_s / effect.usual_s

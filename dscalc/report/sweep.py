@@ -10,7 +10,8 @@ from dscalc.errors import InputError
 from dscalc.report.export import to_csv, to_json, to_markdown
 from dscalc.report.screen import BAD, GOOD, QUIET, STRONG, Cell, Scale, Screen, Span
 from dscalc.report.step import scale_of
-from dscalc.report.sweep_charts import charts
+from dscalc.report.sweep_charts import curve_chart, layout_charts
+from dscalc.report.sweep_figure import figure_of
 from dscalc.report.sweep_words import LEVER_WORDS, LIMIT_WORDS, about, ceiling_words
 from dscalc.units import format_bytes, format_count, format_energy, format_time
 
@@ -85,7 +86,7 @@ def line(answer: SweepAnswer) -> str:
     """The answer in one line."""
     best = answer.best
     if best is None or best.row is None:
-        return "nothing fits"
+        return "nothing fits" if answer.complete else "interrupted before a layout that fits was found"
     row = best.row
     on = f" on {row.setup}" if len(answer.setups) > 1 else ""
     return (
@@ -98,12 +99,15 @@ def screen(answer: SweepAnswer, *, explain: bool = False, colour: bool | None = 
     """The whole screen."""
     out = Screen(colour=colour)
     _headline(out, answer)
+    many = len(answer.setups) > 1
     for setup in answer.setups:
-        name = f" on {setup.name}" if len(answer.setups) > 1 else ""
-        points = [p for p in answer.curve if p.setup == setup.name]
-        _curve(out, answer, points, name)
-        _ceiling(out, answer, setup.name, name, explain, whole=explain or len(answer.setups) == 1)
-    charts(out, answer)
+        name = f" on {setup.name}" if many else ""
+        _curve(out, answer, [p for p in answer.curve if p.setup == setup.name], name)
+    drawn = figure_of(answer)
+    curve_chart(out, drawn)
+    for setup in answer.setups:
+        _ceiling(out, answer, setup.name, f" on {setup.name}" if many else "", explain, whole=explain or not many)
+    layout_charts(out, drawn)
     _budgets(out, answer)
     for setup in answer.setups:
         name = f" on {setup.name}" if len(answer.setups) > 1 else ""
@@ -137,12 +141,12 @@ def _headline(out: Screen, answer: SweepAnswer) -> None:
             STRONG,
         )
     else:
-        out.say("Nothing fits.", BAD)
-    rate = format_count(answer.layouts_per_s)
+        out.say("Nothing fits." if answer.complete else "Nothing that fits was found so far.", BAD)
     out.say(
-        f"{format_count(answer.candidates)} candidates in {format_time(answer.elapsed_s)} ({rate} a second): "
-        f"{format_count(answer.evaluated)} legal ones were worked out, {format_count(answer.feasible)} fit."
+        f"Of {format_count(answer.candidates)} candidates {format_count(answer.evaluated)} had their memory worked "
+        f"out; {format_count(answer.feasible)} fit and were timed."
     )
+    out.say(f"Took {format_time(answer.elapsed_s)}, {format_count(answer.layouts_per_s)} candidates a second.", QUIET)
     if not answer.complete:
         out.say("Interrupted: the best so far.", BAD)
 
@@ -153,24 +157,28 @@ _CURVE = (
     ("tokens/s", "right"),
     ("per GPU", "right"),
     ("MFU", "right"),
+    ("free", "right"),
     ("layout", "fill"),
     ("comm.", "right"),
     ("bubble", "right"),
-    ("free", "right"),
 )
 
 
 def _curve(out: Screen, answer: SweepAnswer, points: list[CurvePoint], name: str) -> None:
-    weak = answer.given.get("scaling") == "weak"
-    note = "weak: the batch grows with the GPUs" if weak else "strong: the batch stays"
-    out.head(f"Scaling{name}", f"{note}; per GPU against the smallest number")
-    scale = scale_of(min((p.row.step_time_s for p in points if p.row), default=1.0))
+    rows = [p.row for p in points if p.row is not None]
+    kept = "the batch grows with the GPUs" if answer.given.get("scaling") == "weak" else "the batch stays"
+    bars = sorted(row.high_s / row.step_time_s - 1.0 for row in rows)
+    known = f"; steps within {_between(bars[0], bars[-1])} by measured runs" if bars else ""
+    out.head(f"Scaling{name}", kept + known)
+    scale = scale_of(min((row.step_time_s for row in rows), default=1.0))
     (gpus, how), _, *rest = _CURVE
-    columns, rows = [(gpus, how), (f"step {scale.unit}", "right"), *rest], [_point(p, scale) for p in points]
-    if any(p.row is not None and p.row.straggler_s for p in points):
+    best = answer.best
+    cells = [_point(p, scale, chosen=p is best) for p in points]
+    columns = [(gpus, how), (f"step {scale.unit}", "right"), *rest]
+    if any(row.straggler_s for row in rows):
         columns.insert(WAITS, ("waits", "right"))
-        rows = [(*r[:WAITS], _waits(p), *r[WAITS:]) for p, r in zip(points, rows, strict=True)]
-    out.table(columns, rows)
+        cells = [(*r[:WAITS], _waits(p), *r[WAITS:]) for p, r in zip(points, cells, strict=True)]
+    out.table(columns, cells)
 
 
 def _waits(point: CurvePoint) -> str:
@@ -178,21 +186,25 @@ def _waits(point: CurvePoint) -> str:
     return "" if point.row is None else f"{point.row.straggler_s / point.row.step_time_s:.1%}"
 
 
-def _point(point: CurvePoint, scale: Scale) -> tuple[Cell, ...]:
+def _between(low: float, high: float) -> str:
+    return f"{high:.0%}" if f"{low:.0%}" == f"{high:.0%}" else f"{low:.0%} to {high:.0%}"
+
+
+def _point(point: CurvePoint, scale: Scale, *, chosen: bool) -> tuple[Cell, ...]:
     row = point.row
     if row is None or point.efficiency is None:
-        return (f"{point.gpus:,}", Span("-", BAD), "", "", "", Span("nothing fits", BAD), "", "", "")
+        return (f"{point.gpus:,}", Span("-", BAD), "", "", "", "", Span("nothing fits", BAD), "", "")
     again = "" if row.layout.recompute == "none" else f", recompute {recompute_words(row.layout)}"
     return (
-        Span(f"{point.gpus:,}", STRONG),
-        scale.of(row.step_time_s),
+        Span(f"> {point.gpus:,}" if chosen else f"{point.gpus:,}", f"{STRONG} {GOOD}" if chosen else STRONG),
+        Span(scale.of(row.step_time_s), STRONG if chosen else ""),
         format_count(row.tokens_per_s),
         f"{point.efficiency:.0%}",
         f"{row.mfu:.1%}",
-        f"{layout_words(row.layout)}, mb {row.layout.micro_batch}{again}",
+        "" if row.headroom_bytes is None else format_bytes(row.headroom_bytes),
+        f"{layout_words(row.layout)}, mb\u00a0{row.layout.micro_batch}{again}",
         f"{row.exposed_share:.1%}",
         f"{row.bubble_share:.1%}",
-        "" if row.headroom_bytes is None else format_bytes(row.headroom_bytes),
     )
 
 
@@ -238,6 +250,10 @@ def _closed_words(closed: ClosedForm) -> str:
 
 
 EXPLAINED = (
+    "per GPU: tokens/s of a GPU over those at the smallest number; comm.: share of the step in which communication "
+    "is exposed; free: memory that is left; mb: micro-batch; SP: sequence parallelism.",
+    "> best by the objective; * unbeaten: no other layout is as good in step time, memory, GPUs and cost, and better "
+    "in one.",
     "A limit is read off the curve between its points, by power laws; beyond the largest number of GPUs searched the "
     "layouts go on with more data-parallel ranks. The range comes from the error of the prediction, put on the rate of "
     "computing and on that of the network in turn: moves add as squares.",
@@ -311,7 +327,7 @@ def _layouts(out: Screen, answer: SweepAnswer, setup: str, name: str) -> None:
         best = answer.best
         points = [best if best in points and best is not None else points[-1]]
     for point in points:
-        out.head(f"Best layouts on {point.gpus:,} GPUs{name}", "* nothing beats it in time, memory, GPUs and cost")
+        out.head(f"Best layouts on {point.gpus:,} GPUs{name}", "* unbeaten")
         rows = [r for r in answer.rows if r.setup == setup and r.gpus == point.gpus and r.rank]
         scale = scale_of(rows[0].step_time_s)
         (rank, how), _, *rest = _BEST

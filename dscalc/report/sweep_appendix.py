@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dscalc.answers.sweep_budget import NOT_INCLUDED, POWER
@@ -39,10 +38,10 @@ ALWAYS_LEFT_OUT = (
 def warnings(answer: SweepAnswer) -> list[Cell]:
     """What the reader should know, with what to do next."""
     items = [
-        f"<li>{tag('strong', f'{w.message}.').markup}{tag('span', f'Next: {w.next_step}.').markup}</li>"
+        tag("li", tag("strong", f"{w.message[:1].upper()}{w.message[1:]}."), tag("span", f"Next: {w.next_step}."))
         for w in answer.warnings
     ]
-    return [Html(f'<ul class="warnings">{"".join(items)}</ul>')] if items else []
+    return [tag("ul", *items, class_="warnings")] if items else []
 
 
 def left_out(answer: SweepAnswer) -> list[Cell]:
@@ -61,7 +60,7 @@ def left_out(answer: SweepAnswer) -> list[Cell]:
 def inputs(answer: SweepAnswer) -> list[Cell]:
     """Everything that went in, with where it comes from."""
     found: dict[str, Any] = answer.to_json()["inputs"]
-    marks: Mapping[str, str] = found.get("marks", {})
+    marks = {**found["marks"], **dict.fromkeys(found["axes"], "swept"), **dict.fromkeys(answer.given, "given")}
     parts: list[Cell] = []
     for group, values in found.items():
         if group == "marks":
@@ -94,7 +93,7 @@ def _value(value: Any, name: str) -> Cell:
 
 def _plain(value: Any) -> str:
     if isinstance(value, list):
-        return ", ".join(map(_plain, value))
+        return ", ".join(map(_plain, value)) or "none"
     return f"{value:g}" if isinstance(value, float) else "all" if value is None else str(value)
 
 

@@ -16,15 +16,14 @@ from dscalc.report.sweep_figure import (
     Figure,
     Front,
     ceiling_range,
-    doublings,
-    figure_of,
     linear_ticks,
     log_ticks,
+    spread_out,
 )
 from dscalc.units import GB, format_count, format_time
 
 if TYPE_CHECKING:
-    from dscalc.answers.sweep import SweepAnswer
+    pass
 
 WIDEST = 110  # columns of a chart
 LOW, HIGH = 13, 17  # rows of a chart on a narrow and on a wide screen
@@ -34,15 +33,24 @@ ROOM = 1.05  # an axis ends a little beyond its data
 STEEP = 3.0  # values that spread wider are laid out by their logarithm
 
 
-def charts(out: Screen, answer: SweepAnswer) -> None:
-    """Add the pictures to a screen: those of which there is something to see."""
-    figure, letters = figure_of(answer), glyphs()
-    if any(len(curve.marks) > 1 for curve in figure.curves):
-        scaling(out, figure.curves, letters)
-    if figure.bars:
-        breakdown(out, figure)
-    if figure.front is not None and len(figure.front.dots) > 1:
-        pareto(out, figure.front, letters)
+def curve_chart(out: Screen, drawn: Figure, letters: Glyphs | None = None) -> None:
+    """Add the scaling curve to a screen, where there is more than one point.
+
+    Args:
+        out: the screen.
+        drawn: what to draw.
+        letters: to draw with; None: those that the terminal has.
+    """
+    if any(len(curve.marks) > 1 for curve in drawn.curves):
+        scaling(out, drawn.curves, letters or glyphs())
+
+
+def layout_charts(out: Screen, drawn: Figure, letters: Glyphs | None = None) -> None:
+    """Add what the time goes for, and step time against free memory, where there is something to see."""
+    if drawn.bars:
+        breakdown(out, drawn)
+    if drawn.front is not None and len(drawn.front.dots) > 1:
+        pareto(out, drawn.front, letters or glyphs())
 
 
 def _size(out: Screen) -> tuple[int, int]:
@@ -58,15 +66,15 @@ def scaling(out: Screen, curves: tuple[Curve, ...], letters: Glyphs) -> None:
     longest = max(curves, key=lambda curve: len(curve.marks))
     width, height = _size(out)
     top = max(rates) * ROOM
-    x = Axis(min(gpus), max(gpus), doublings(longest.marks, width // 9), _whole, log)
+    x = Axis(min(gpus), max(gpus), spread_out(longest.marks, width // 9), _whole, log)
     y = Axis(min(rates) / ROOM, top, log_ticks(min(rates) / ROOM, top, height // 2), format_count, log)
     chart = Chart(x, y, width, height, letters)
     for n, curve in enumerate(curves):
-        if curve.gpus is not None and curve.low_gpus is not None:
-            high = curve.high_gpus or max(gpus)
+        if curve.ceiling.gpus is not None and curve.ceiling.low_gpus is not None:
+            high = curve.ceiling.high_gpus or max(gpus)
             if len(curves) == 1:
-                chart.band(curve.low_gpus, high, QUIET)
-            chart.vertical(curve.gpus, letters.verticals[n % len(letters.verticals)], CEILING)
+                chart.band(curve.ceiling.low_gpus, high, QUIET)
+            chart.vertical(curve.ceiling.gpus, letters.verticals[n % len(letters.verticals)], CEILING)
     for mark, curve in zip(first, curves, strict=True):
         chart.dotted([(mark.gpus, mark.tokens_per_s), (max(gpus), curve.ideal * max(gpus))], QUIET)
     for n, curve in enumerate(curves):
@@ -79,7 +87,7 @@ def scaling(out: Screen, curves: tuple[Curve, ...], letters: Glyphs) -> None:
     out.add(*chart.lines())
     for n, curve in enumerate(curves):
         _key(out, letters.marks[n % len(letters.marks)], f"bold {COLOURS[n % len(COLOURS)]}", f"best on {curve.setup}")
-        if curve.gpus is not None:
+        if curve.ceiling.gpus is not None:
             _key(
                 out,
                 letters.verticals[n % len(letters.verticals)],
@@ -89,7 +97,7 @@ def scaling(out: Screen, curves: tuple[Curve, ...], letters: Glyphs) -> None:
     words = [(letters.ideal, "as if each GPU gave as much as on the fewest")]
     if any(not m.searched for m in marks):
         words.append((letters.beyond, "not searched: the last layouts with more replicas"))
-    if len(curves) == 1 and curves[0].gpus is not None:
+    if len(curves) == 1 and curves[0].ceiling.gpus is not None:
         words.append((letters.band, "range of the ceiling"))
     for letter, text in words:
         _key(out, letter, QUIET, text)
@@ -108,11 +116,11 @@ def breakdown(out: Screen, figure: Figure) -> None:
     """What the GPUs' time goes for: bars as long as what a billion tokens take."""
     bars = figure.bars
     many = len({b.setup for b in bars}) > 1
-    out.head("Where the GPUs' time goes", "GPU-hours for a billion tokens; a longer bar costs more")
+    out.head("Where the GPUs' time goes", "GPU-hours for a billion tokens")
     longest = max(b.total for b in bars)
     names = {b: f"{b.gpus:,}" for b in bars}
     left = max(len(name) for name in names.values())
-    widest = min(out.width, WIDEST) - left - 2 * GAP - len(_hours(longest))
+    widest = min(out.width, WIDEST) - left - 2 * GAP - max(len(b.words) for b in bars)
     setup = ""
     for b in bars:
         if many and b.setup != setup:
@@ -123,11 +131,7 @@ def breakdown(out: Screen, figure: Figure) -> None:
 
 
 def _bar_line(b: Bar, name: str, width: int) -> Line:
-    return [Span(name, QUIET), Span(" " * GAP), *bar(b.parts, None, width), Span(f"  {_hours(b.total)}")]
-
-
-def _hours(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+    return [Span(name, QUIET), Span(" " * GAP), *bar(b.parts, None, width), Span(f"  {b.words}")]
 
 
 def _letters(bars: list[tuple[Segment, ...]], width: int) -> list[Line]:
@@ -168,9 +172,9 @@ def pareto(out: Screen, front: Front, letters: Glyphs) -> None:
     for d in front.dots:
         if d.chosen:
             chart.mark(d.headroom_bytes / GB, d.step_time_s, letters.marks[3], f"bold {GOOD}")
-    out.head(f"Step time against free memory on {front.gpus:,} GPUs of {front.setup}", "GB; down and right is best")
+    out.head("Step time against free memory", "GB; down and right is best")
     out.add(*chart.lines())
-    _key(out, letters.marks[3], f"bold {GOOD}", "the best layout")
+    _key(out, letters.marks[3], f"bold {GOOD}", f"the best layout on {front.gpus:,} GPUs of {front.setup}")
     _key(out, letters.marks[0], f"bold {COLOURS[0]}", "nothing is faster with as much free memory")
     if any(not d.front for d in front.dots):
         _key(out, letters.beyond, QUIET, "others of the best")

@@ -6,21 +6,22 @@ The scaling curve with its ceiling; what the GPUs' time goes for at each number 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil, floor, inf, log10
+from math import ceil, floor, inf, log, log10
 from typing import TYPE_CHECKING, NamedTuple
 
-from dscalc.answers.sweep_detail import in_full
+from dscalc.answers.sweep_detail import times_of
 from dscalc.report.screen import Segment
 from dscalc.report.step import segments
-from dscalc.report.sweep_words import LIMIT_WORDS, about
+from dscalc.report.sweep_words import LIMIT_WORDS, gpus_span, limit_gpus
 from dscalc.units import GIGA, HOUR
 
 if TYPE_CHECKING:
-    from dscalc.answers.step import StepAnswer
-    from dscalc.answers.sweep import SweepAnswer
+    from dscalc.answers.step import TimeTerm
+    from dscalc.answers.sweep import Ceiling, SweepAnswer
     from dscalc.answers.sweep_rows import Row
 
 BEYOND = 2.0  # times the ceiling: so far a curve is drawn beyond what was searched
+DETAILED = 100.0  # from here on no decimals
 SLOW = 2.0  # times the fastest: slower layouts are left out of the front
 
 
@@ -40,11 +41,22 @@ class Curve(NamedTuple):
     setup: str
     marks: tuple[Mark, ...]
     ideal: float  # tokens/s of one GPU at the smallest number of GPUs
-    limit: str | None
-    gpus: float | None
-    low_gpus: float | None
-    high_gpus: float | None
-    beyond: bool  # the ceiling lies beyond what was searched
+    ceiling: Ceiling
+
+    @property
+    def stop(self) -> str:
+        """Number of GPUs at the ceiling, in words."""
+        return limit_gpus(self.ceiling)
+
+    @property
+    def span(self) -> str:
+        """Range of the ceiling; empty where it has none."""
+        return gpus_span(self.ceiling.low_gpus, self.ceiling.high_gpus)
+
+    @property
+    def why(self) -> str:
+        """The limit that binds, in few words."""
+        return LIMIT_WORDS.get(self.ceiling.binding_limit or "", "")
 
 
 class Bar(NamedTuple):
@@ -59,6 +71,11 @@ class Bar(NamedTuple):
     def total(self) -> float:
         """Length of the bar [GPU-hours]."""
         return sum(part.bytes for part in self.parts)
+
+    @property
+    def words(self) -> str:
+        """Its length in words."""
+        return hours_words(self.total)
 
 
 class Dot(NamedTuple):
@@ -100,9 +117,10 @@ def figure_of(answer: SweepAnswer) -> Figure:
         What to draw; parts of which nothing fits are empty.
     """
     best = answer.best
+    rows = [p.row for p in answer.curve if p.row is not None]
     return Figure(
         curves=tuple(curve for setup in answer.setups if (curve := _curve(answer, setup.name)).marks),
-        bars=tuple(_bar(in_full(answer, p.row), p.setup) for p in answer.curve if p.row is not None),
+        bars=tuple(map(_bar, rows, times_of(answer, rows))),
         front=None if best is None or best.row is None else _front(answer, best.row),
     )
 
@@ -125,11 +143,7 @@ def _curve(answer: SweepAnswer, setup: str) -> Curve:
         setup=setup,
         marks=tuple(marks),
         ideal=rows[0].tokens_per_s_per_gpu if rows else 0.0,
-        limit=found.binding_limit,
-        gpus=found.gpus,
-        low_gpus=found.low_gpus,
-        high_gpus=found.high_gpus,
-        beyond=found.beyond,
+        ceiling=found,
     )
 
 
@@ -137,11 +151,10 @@ def _high(row: Row) -> float:
     return row.layout.global_batch * row.layout.seq_len / row.low_s
 
 
-def _bar(full: StepAnswer, setup: str) -> Bar:
-    spec = full.case.layout.spec
-    factor = spec.gpus / HOUR * GIGA / (spec.global_batch * spec.seq_len)
-    parts = tuple(part._replace(bytes=part.bytes * factor) for part in segments(full))
-    return Bar(setup, spec.gpus, full.step_time_s, parts)
+def _bar(row: Row, terms: Sequence[TimeTerm]) -> Bar:
+    factor = row.gpus / HOUR * GIGA / (row.layout.global_batch * row.layout.seq_len)
+    parts = tuple(part._replace(bytes=part.bytes * factor) for part in segments(terms))
+    return Bar(row.setup, row.gpus, row.step_time_s, parts)
 
 
 def _front(answer: SweepAnswer, best: Row) -> Front | None:
@@ -157,13 +170,20 @@ def _front(answer: SweepAnswer, best: Row) -> Front | None:
     return Front(best.setup, best.gpus, tuple(reversed(dots)), len(known) - len(rows)) if dots else None
 
 
+def hours_words(hours: float) -> str:
+    """GPU-hours in three digits.
+
+    >>> hours_words(27.96), hours_words(1294.2)
+    ('28.0', '1,294')
+    """
+    return f"{hours:,.0f}" if hours >= DETAILED else f"{hours:.1f}"
+
+
 def ceiling_range(curve: Curve) -> str:
-    """Where scaling stops and between what, in few words."""
-    if curve.gpus is None or curve.limit is None:
+    """Where scaling stops, between what, and why, in few words."""
+    if curve.ceiling.gpus is None:
         return "not reached"
-    low, high = about(curve.low_gpus), about(curve.high_gpus) or "?"
-    span = f" ({low} - {high})" if (low, high) != (about(curve.gpus),) * 2 else ""
-    return f"{about(curve.gpus)} GPUs{span}: {LIMIT_WORDS[curve.limit]}"
+    return f"{curve.stop} GPUs{f' ({curve.span})' if curve.span else ''}: {curve.why}"
 
 
 def log_ticks(low: float, high: float, most: int) -> list[float]:
@@ -199,8 +219,12 @@ def linear_ticks(low: float, high: float, most: int) -> list[float]:
     return found
 
 
-def doublings(marks: Sequence[Mark], most: int) -> list[float]:
-    """Numbers of GPUs for an axis: those of the curve, thinned out from the largest down."""
-    every = [mark.gpus for mark in marks]
-    step = ceil(len(every) / most)
-    return every[::-1][::step][::-1]
+def spread_out(marks: Sequence[Mark], most: int) -> list[float]:
+    """Numbers of GPUs for a logarithmic axis: those of the curve, from the largest down, none too near another."""
+    every = sorted({mark.gpus for mark in marks}, reverse=True)
+    apart = log(every[0] / every[-1]) / most
+    kept = every[:1]
+    for gpus in every[1:]:
+        if log(kept[-1] / gpus) >= apart:
+            kept.append(gpus)
+    return kept[::-1]

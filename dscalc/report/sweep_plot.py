@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dscalc.errors import InputError
-from dscalc.report.sweep_figure import Bar, Curve, Figure, Front, ceiling_range, doublings, log_ticks
+from dscalc.report.sweep_figure import Bar, Curve, Figure, Front, ceiling_range, log_ticks, spread_out
 from dscalc.units import GB, format_bytes, format_count, format_time
 
 if TYPE_CHECKING:
@@ -21,18 +21,19 @@ INK = (
     "#b5558c",
     "#7a6a00",
     "#4a5568",
-)  # [Okabe2008], told apart by who sees few colours
+)  # apart for most who see few colours
 SHAPES = ("o", "s", "^", "D", "v", "*")
 PARTS = {
-    "compute": "#0f8f6a",
+    "compute": "#0b7a5a",
     "host": "#c8102e",
     "tensor": "#0072b2",
     "context": "#56b4e9",
-    "expert": "#c4679b",
+    "expert": "#a84e80",
     "data": "#e69f00",
-    "messages": "#8a7a00",
+    "messages": "#756700",
     "bubble": "#8c95a3",
     "optimizer": "#5b4ba3",
+    "waiting for the slowest": "#8a3b12",
 }
 CEILING, QUIET = "#b3261e", "#5a6678"
 INSTALL = "needs matplotlib; install it with: pip install 'dscalc[plot]'"
@@ -124,7 +125,7 @@ def _scaling(axes: Axes, curves: Sequence[Curve]) -> None:
     axes.set_ylim(min(rates) / 1.25, max(rates) * 1.25)
     for n, curve in enumerate(curves):
         _ceiling(axes, curve, n, len(curves))
-    axes.set_xticks(doublings(longest.marks, 12))
+    axes.set_xticks(spread_out(longest.marks, 12))
     axes.set_yticks(log_ticks(*axes.get_ylim(), 9))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.yaxis.set_major_formatter(lambda value, _: format_count(value))
@@ -137,21 +138,23 @@ def _scaling(axes: Axes, curves: Sequence[Curve]) -> None:
 
 
 def _ceiling(axes: Axes, curve: Curve, n: int, many: int) -> None:
-    if curve.gpus is None:
+    if curve.ceiling.gpus is None:
         return
     ink = CEILING if many == 1 else INK[n % len(INK)]
     right = axes.get_xlim()[1]
-    if curve.gpus > right:
+    if curve.ceiling.gpus > right:
         return
-    if curve.low_gpus is not None and curve.low_gpus != curve.high_gpus:
-        axes.axvspan(curve.low_gpus, min(right, curve.high_gpus or right), color=ink, alpha=0.12, linewidth=0)
-    axes.axvline(curve.gpus, color=ink, linestyle="--")
+    if curve.ceiling.low_gpus is not None and curve.ceiling.low_gpus != curve.ceiling.high_gpus:
+        axes.axvspan(
+            curve.ceiling.low_gpus, min(right, curve.ceiling.high_gpus or right), color=ink, alpha=0.12, linewidth=0
+        )
+    axes.axvline(curve.ceiling.gpus, color=ink, linestyle="--")
     words = f"{curve.setup}: " * (many > 1) + f"ceiling {ceiling_range(curve)}"
     low, high = axes.get_xlim()
-    left = curve.gpus * curve.gpus > low * high
+    left = curve.ceiling.gpus * curve.ceiling.gpus > low * high
     axes.annotate(
         words,
-        (curve.gpus, 0.04 + 0.07 * (many - 1 - n)),
+        (curve.ceiling.gpus, 0.04 + 0.07 * (many - 1 - n)),
         xycoords=("data", "axes fraction"),
         xytext=(-6 if left else 6, 0),
         textcoords="offset points",
@@ -172,7 +175,7 @@ def _breakdown(axes: Axes, bars: Sequence[Bar]) -> None:
         axes.barh(range(len(bars)), sizes, left=starts, color=PARTS[part], label=part, edgecolor="white", linewidth=0.6)
         starts = [start + size for start, size in zip(starts, sizes, strict=True)]
     for n, b in enumerate(bars):
-        axes.annotate(f"{b.total:,.3g}", (b.total, n), xytext=(4, 0), textcoords="offset points", va="center")
+        axes.annotate(b.words, (b.total, n), xytext=(4, 0), textcoords="offset points", va="center")
     axes.set_yticks(range(len(bars)), names)
     axes.invert_yaxis()
     axes.margins(x=0.08)

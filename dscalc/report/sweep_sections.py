@@ -113,9 +113,7 @@ def ceilings(answer: SweepAnswer) -> list[Cell]:
             continue
         parts += [tag("h3", setup.name)] if len(answer.setups) > 1 else []
         parts.append(tag("p", ceiling_words(answer, setup.name)))
-        moved = _moved(found)
-        drawing = draw.limits(found, moved).replace('id="limits-', f'id="limits-{len(parts)}-')
-        drawing = drawing.replace('labelledby="limits-title limits-words"', f'labelledby="limits-{len(parts)}-title"')
+        drawing = draw.limits(f"limits-{len(parts)}", found, _moved(found))
         parts.append(
             figure(
                 drawing,
@@ -194,7 +192,7 @@ def machines(answer: SweepAnswer) -> list[Cell]:
                 number(format_time(row.step_time_s), row.step_time_s),
                 number(format_count(row.tokens_per_s), row.tokens_per_s),
                 number(f"{row.mfu:.1%}", row.mfu),
-                number(about(found.gpus) or "not reached", found.gpus),
+                number(limit_gpus(found) or "not reached", found.gpus),
                 "" if budget is None else number(format_time(budget.wall_time_s), budget.wall_time_s),
                 "" if hours is None else number(format_count(hours), hours),
                 "" if budget is None or budget.usd is None else number(format_count(budget.usd), budget.usd),
@@ -280,7 +278,7 @@ def time(drawn: Figure, full: StepAnswer | None) -> list[Cell]:
     caption = (
         "GPU-hours for a billion tokens; a longer bar costs more. Communication counts only where nothing hides it."
     )
-    parts = time_segments(full)
+    parts = time_segments(full.terms)
     rows: list[list[Cell]] = [
         [
             PARTS.get(part.name, part.name),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from itertools import pairwise
 from math import log
@@ -17,11 +17,12 @@ from dscalc.report.sweep_figure import (
     Curve,
     Front,
     ceiling_range,
-    doublings,
+    hours_words,
     linear_ticks,
     log_ticks,
+    spread_out,
 )
-from dscalc.report.sweep_words import LIMIT_WORDS, about, gpus_span, limit_gpus
+from dscalc.report.sweep_words import LIMIT_WORDS, about, limit_gpus
 from dscalc.units import GB, format_bytes, format_count, format_time
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def scaling(curves: Sequence[Curve]) -> str:
     longest = max(curves, key=lambda curve: len(curve.marks))
     titles = ("GPUs (logarithmic)", "tokens/s (logarithmic)")
     parts = [_band(curve, x, y, max(gpus), n, len(curves)) for n, curve in enumerate(curves)]
-    parts += axes(x, y, doublings(longest.marks, 12), log_ticks(low, high, 9), _whole, format_count, titles)
+    parts += axes(x, y, spread_out(longest.marks, 12), log_ticks(low, high, 9), _whole, format_count, titles)
     for n, curve in enumerate(curves):
         parts.append(_one(curve, x, y, n))
     for n, curve in enumerate(curves):
@@ -109,9 +110,9 @@ def _joins(curve: Curve, i: int, searched: bool) -> bool:
 
 
 def _band(curve: Curve, x: Scale, y: Scale, end: float, n: int, many: int) -> str:
-    if curve.gpus is None or curve.low_gpus is None or curve.gpus > x.high:
+    if curve.ceiling.gpus is None or curve.ceiling.low_gpus is None or curve.ceiling.gpus > x.high:
         return ""
-    left, right = x.at(curve.low_gpus), x.at(curve.high_gpus or end * ROOM)
+    left, right = x.at(curve.ceiling.low_gpus), x.at(curve.ceiling.high_gpus or end * ROOM)
     return element(
         "rect",
         x=left,
@@ -124,12 +125,11 @@ def _band(curve: Curve, x: Scale, y: Scale, end: float, n: int, many: int) -> st
 
 def _ceiling(curve: Curve, x: Scale, y: Scale, n: int, many: int) -> list[str]:
     """The upright line of a ceiling with its words, on the side where there is room."""
-    if curve.gpus is None or curve.limit is None or curve.gpus > x.high:
+    if curve.ceiling.gpus is None or curve.ceiling.gpus > x.high:
         return []
-    place, series = x.at(curve.gpus), f" s{n % SERIES}" if many > 1 else ""
+    place, series = x.at(curve.ceiling.gpus), f" s{n % SERIES}" if many > 1 else ""
     head = f"{curve.setup}: " if many > 1 else ""
-    span = gpus_span(curve.low_gpus, curve.high_gpus)
-    lines = [f"{head}ceiling about {about(curve.gpus)} GPUs", f"{span}{': ' * bool(span)}{LIMIT_WORDS[curve.limit]}"]
+    lines = [f"{head}ceiling {curve.stop} GPUs", f"{curve.span}{': ' * bool(curve.span)}{curve.why}"]
     wide = max(width_of(line, SMALL) for line in lines)
     left = place - wide - 10 > x.start
     low = place > (x.start + x.end) / 2  # where a rising curve leaves room
@@ -146,7 +146,7 @@ def breakdown(bars: Sequence[Bar]) -> str:
     longest = max(b.total for b in bars)
     setups = list(dict.fromkeys(b.setup for b in bars))
     left = 24.0 + max(width_of(f"{b.gpus:,} GPUs", SMALL) for b in bars)
-    right = WIDTH - 24.0 - width_of(_hours(longest), SMALL)
+    right = WIDTH - 24.0 - max(width_of(b.words, SMALL) for b in bars)
     parts, y = [], 8.0
     for setup in setups:
         if len(setups) > 1:
@@ -163,14 +163,10 @@ def breakdown(bars: Sequence[Bar]) -> str:
     return picture("breakdown", "GPU-hours for a billion tokens, by what they go for", words, WIDTH, y, parts)
 
 
-def _hours(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
-
-
 def _bar(b: Bar, left: float, scale: float, y: float) -> list[str]:
     parts = [text(f"{b.gpus:,} GPUs", left - 10, y + BAR * 0.68, "tick", "end")]
-    parts += stacked(b.parts, left, scale, y, b.total, f"{b.gpus:,} GPUs of {b.setup}: ", _hours, " GPU-hours")
-    parts.append(text(_hours(b.total), left + b.total * scale + 8, y + BAR * 0.68, "tick strong"))
+    parts += stacked(b.parts, left, scale, y, b.total, f"{b.gpus:,} GPUs of {b.setup}: ", hours_words, " GPU-hours")
+    parts.append(text(b.words, left + b.total * scale + 8, y + BAR * 0.68, "tick strong"))
     return parts
 
 
@@ -181,14 +177,14 @@ def stacked(
     y: float,
     total: float,
     head: str,
-    write: object,
+    write: Callable[[float], str],
     unit: str,
 ) -> list[str]:
     """One stacked bar; a part that is wide enough shows its share."""
     parts, x = [], left
     for part in segments:
         wide, share = part.bytes * scale, part.bytes / total
-        hover = f"{head}{part.name} {write(part.bytes)}{unit}, {share:.1%}"  # type: ignore[operator]
+        hover = f"{head}{part.name} {write(part.bytes)}{unit}, {share:.1%}"
         inner = [element("title", escape(hover))]
         inner.append(element("rect", x=x, y=y, width=max(wide, 0.5), height=BAR, class_=slug(part.name)))
         if wide > LEGIBLE:
@@ -256,12 +252,12 @@ def _dot(room: float, seconds: float, layout: str, front: bool, chosen: bool, x:
     return element("g", element("title", escape(words)), circle, class_="series s0")
 
 
-def limits(found: Ceiling, moved: Mapping[str, float]) -> str:
+def limits(name: str, found: Ceiling, moved: Mapping[str, float]) -> str:
     """Each limit that is reached as a dot with its range, then where the ceiling goes with something changed."""
     reached = [limit for limit in found.limits.values() if limit.gpus is not None]
     ends = [v for limit in reached for v in (limit.gpus, limit.low_gpus, limit.high_gpus) if v] + list(moved.values())
     left = 16.0 + max(width_of(w, SMALL) for w in [*(LIMIT_WORDS[r.name] for r in reached), *moved])
-    x = Scale(min(ends) / ROOM, max(ends) * ROOM, left, WIDTH - RIGHT, log)
+    x = Scale(min(ends) / ROOM, max(ends) * ROOM, left, WIDTH - LEFT, log)
     y, parts = 16.0, []
     if found.gpus is not None:
         foot = 16.0 + 28.0 * (len(reached) + len(moved) + bool(moved)) - 8.0
@@ -298,4 +294,4 @@ def limits(found: Ceiling, moved: Mapping[str, float]) -> str:
             parts.append(text(about(gpus), x.at(gpus) + (10 if up else -10), y + 4, "tick", None if up else "end"))
             y += 28.0
     words = "; ".join(f"{LIMIT_WORDS[r.name]} at {about(r.gpus)} GPUs" for r in reached)
-    return picture("limits", "What the ceiling is made of, in GPUs (logarithmic)", words, WIDTH, y, parts)
+    return picture(name, "What the ceiling is made of, in GPUs (logarithmic)", words, WIDTH, y, parts)

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dscalc.answers.sweep import Limit, SweepAnswer
+    from dscalc.answers.sweep import Ceiling, Limit, SweepAnswer
 
 DIGITS = 2  # of a number of GPUs that was not searched
 LIMIT_WORDS = {
@@ -37,10 +37,10 @@ def about(gpus: float | None) -> str:
 
 def gpus_span(low: float | None, high: float | None) -> str:
     """The range of a limit; empty where it has none."""
-    return "" if low is None or low == high else f"{about(low)} – {about(high) or '?'}"
+    return "" if low is None or low == high else f"{about(low)} - {about(high) or '?'}"
 
 
-def limit_gpus(limit: Limit) -> str:
+def limit_gpus(limit: Limit | Ceiling) -> str:
     """Where a limit lies: exactly where no error bar bears on it, else as well as it is known."""
     if limit.gpus is None:
         return ""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 WORST = 8
 TITLES = (("source", "source"), ("gpu", "GPU"), ("stack", "stack"), ("layout", "layout"))
+CHOICES = ("choosing", "groups", "layouts", "rank correlation", "regret")
 HEADINGS = ("rows", "median", "90 %", "bias", "all rows", "median")
 
 
@@ -30,6 +31,8 @@ def render(found: StepValidateAnswer, form: str, *, colour: bool | None = None, 
         return f"{_average(found)}\n\n" + to_markdown(_reasons(found), ("rows", "reason"), right=(0,))
     if form == "markdown":
         parts = [to_markdown(_rows(found, by), (title, *HEADINGS), right=range(1, 7)) for by, title in TITLES]
+        if found.choices:
+            parts.append(to_markdown(_choices(found), CHOICES, right=range(1, 5)))
         return "\n".join([*parts, _average(found)]) + "\n"
     out = Screen(colour=colour)
     out.say("Step time: predicted against published; error is |predicted / measured - 1|, first of healthy rows")
@@ -38,6 +41,9 @@ def render(found: StepValidateAnswer, form: str, *, colour: bool | None = None, 
         out.table([(h, "right" if i else "left") for i, h in enumerate((title, *HEADINGS))], _rows(found, by))
     out.add([])
     out.say(_average(found))
+    if found.choices:
+        out.head("Choosing a layout", "same model, GPUs, batch; regret: what the layout predicted best costs")
+        out.table([(h, "right" if i else "left") for i, h in enumerate(CHOICES)], _choices(found))
     worst = found.worst(WORST)
     if worst:
         out.head("Largest errors of healthy rows", "--format csv lists every row")
@@ -70,6 +76,16 @@ def render(found: StepValidateAnswer, form: str, *, colour: bool | None = None, 
         out.add([])
         out.say(f"! {warning.message}. Next: {warning.next_step}.", hang=2)
     return out.text()
+
+
+def _choices(found: StepValidateAnswer) -> list[tuple[str, ...]]:
+    rows = [
+        (c.source, str(c.groups), str(c.layouts), f"{c.spearman:.2f}", _percent(c.regret_fraction))
+        for c in found.choices
+    ]
+    count = len(found.choices)
+    mean = sum(c.spearman for c in found.choices) / count, sum(c.regret_fraction for c in found.choices) / count
+    return [*rows, ("mean of sources", "", "", f"{mean[0]:.2f}", _percent(mean[1]))]
 
 
 def _reasons(found: StepValidateAnswer) -> list[tuple[str, str]]:

@@ -18,7 +18,7 @@ from dscalc.records import Array, Network, Protocols, Tier
 from dscalc.specs import store
 from dscalc.specs.hardware import ClusterSpec, GpuSpec
 from dscalc.specs.links import InterconnectSpec, TierSpec
-from dscalc.specs.measured import CurveSpec, lower_curves
+from dscalc.specs.measured import NORMAL_80, CurveSpec, lower_curves
 from dscalc.specs.quantity import Quantity
 from dscalc.specs.scale_up import scale_up_of
 from dscalc.units import format_rate, parse_bandwidth, to_base, unit_dimension
@@ -221,6 +221,7 @@ def _tier(spec: TierSpec, link: InterconnectSpec) -> tuple[Tier, list[Note]]:
         reduction_efficiency=_one(np.nan if reduction is None else reduction.efficiency.base),
         reduces=_one(float(reduction is not None and reduction.by_itself)),
         link=np.array([LINKS.index(link.link)], dtype=np.intp),
+        error=NORMAL_80 * (efficiency.base_stderr or 0.0) / efficiency.base if spec.efficiency is not None else 0.0,
     )
     records = dict(spec.records())
     records |= {"latency": latency, "efficiency": efficiency} | ({"peer_bandwidth": peer} if peer else {})

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dscalc.errors import InputError
-from dscalc.records import Engine, PaceConstants, PaceTable
+from dscalc.records import Engine, ErrorBars, PaceConstants, PaceTable
 from dscalc.specs.hardware import GpuSpec
 from dscalc.specs.stack import stack_names
 from dscalc.units import to_base, unit_dimension
@@ -127,6 +127,7 @@ def with_faults(table: PaceTable, names: Sequence[str]) -> PaceTable:
 
 
 def generation_of(gpu: GpuSpec) -> str:
+    """Architecture by which attention kernels and gains of low precision are known."""
     first = gpu.arch.split()[0]
     return first if first in shipped()["generations"]["order"] else "other"
 
@@ -231,24 +232,44 @@ def constant_notes() -> tuple[Noted, ...]:
     return tuple(noted(f"constants/{name}", record) for name, record in shipped()["constants"].items())
 
 
-def error_fraction(stack: str, gpu: str, experts: bool) -> Noted:
-    """Half-width of the error bar.
+def error_bars(gpu: str, sorts: Sequence[str]) -> ErrorBars:
+    """How well a step is known.
 
     Args:
-        stack: name of the stack.
         gpu: id of the GPU.
-        experts: the model has experts.
+        sorts: of terms, ``cost.bar.NAMES``.
 
     Returns:
-        The record; the widest that applies.
+        The widths [fraction].
     """
     tables = shipped()
-    rows = [tables["error"]["known"]]
-    if not any(gpu in row["ids"] for row in tables["gpu"].values()):
-        rows.append(tables["error"]["new_gpu"])
-    own = tables["stack"].get(stack, {})
-    if not any(isinstance(v, dict) and v.get("kind") == "fitted" for v in own.values()) and "like" not in own:
-        rows.append(tables["error"]["new_stack"])
-    if experts:
-        rows.append(tables["error"]["experts"])
-    return noted("error_fraction", max(rows, key=lambda r: r["value"]))
+    error = tables["error"]
+
+    def column(name: str) -> Any:
+        return np.asarray([_base(error[name][s]) if s in error[name] else 0.0 for s in sorts])
+
+    return ErrorBars(
+        known=column("known"),
+        unknown=column("unknown"),
+        always=_base(error["always"]),
+        always_unmeasured=_base(error["always_unmeasured"]),
+        always_new_gpu=_base(error["always_new_gpu"]),
+        low=_base(error["low"]),
+        unmeasured=np.asarray([0.0 if is_measured(name) else 1.0 for name in stack_names()]),
+        unmeasured_gpu=0.0 if any(gpu in row["ids"] for row in tables["gpu"].values()) else 1.0,
+    )
+
+
+def bar_notes() -> tuple[Noted, ...]:
+    """What error bars rest on."""
+    error = shipped()["error"]
+    plain = [noted(f"error/{name}", record) for name, record in error.items() if "value" in record]
+    parts = [(kind, sort, record) for kind in ("known", "unknown") for sort, record in error[kind].items()]
+    return (*plain, *(noted(f"error/{kind}/{sort}", record) for kind, sort, record in parts))
+
+
+@lru_cache(maxsize=64)
+def is_measured(stack: str) -> bool:
+    """Whether published runs of a stack, or of the one that it is ``like``, took part in the fit."""
+    like = shipped()["stack"].get(stack, {}).get("like")
+    return stack in shipped()["measured"]["stacks"] or (like is not None and is_measured(like))

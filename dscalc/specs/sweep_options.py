@@ -18,7 +18,8 @@ OF_BATCH = ("tokens", "noise_scale", "batch_law", "train_loss")  # how long a tr
 OUTPUTS = (*FORMATS, "parquet")
 OBJECTIVES = ("time", "cost", "headroom", "gpus")
 SCALINGS = ("strong", "weak")
-MOST_TOP, MOST_JOBS = 10_000, 256
+MAX_TOP = 1000
+MAX_JOBS = 256
 
 
 def _own(name: str, kind: str, text: str, group: str = "sweep", **more: object) -> Option:
@@ -27,7 +28,7 @@ def _own(name: str, kind: str, text: str, group: str = "sweep", **more: object) 
 
 OWN: tuple[Option, ...] = (
     *(_own(f"max_{name}", "whole", f"Try --{name.replace('_', '-')} up to this.", metavar="N") for name in DEGREES),
-    _own("top", "whole", "Layouts to list for each number of GPUs [5].", metavar="N", maximum=MOST_TOP),
+    _own("top", "whole", "Layouts to list for each number of GPUs [5].", metavar="N", maximum=MAX_TOP),
     _own(
         "objective",
         "choice",
@@ -41,7 +42,7 @@ OWN: tuple[Option, ...] = (
         choices=SCALINGS,
     ),
     _own("marginal", "fraction", "Scaling stops where one more GPU gives less of its ideal [50%].", metavar="SHARE"),
-    _own("jobs", "whole", "Processes to work with [1].", metavar="N", maximum=MOST_JOBS),
+    _own("jobs", "whole", "Processes to work with [1].", metavar="N", maximum=MAX_JOBS),
     _own("price", "number", "Price of a GPU-hour in USD, instead of the profile's.", metavar="USD"),
     _own("pue", "number", "Power drawn by the building over that of the GPUs' boards [1.2].", metavar="X"),
     _own("mtbf", "time", "Time between failures of one GPU, e.g. 50000h.", metavar="TIME"),
@@ -63,6 +64,7 @@ def _table() -> dict[str, Option]:
         found[name] = replace(found[name], many=True)
     found["jitter"] = replace(OPTIONS["jitter"], uses="time")
     found["format"] = replace(found["format"], choices=OUTPUTS)
+    found["force"] = replace(found["force"], help="Replace existing files of --output, --plot and --report.")
     own = {option.name: option for option in OWN}
     shared = {name: replace(OPTIONS[name], group="sweep", uses="time") for name in OF_BATCH}
     return found | own | shared

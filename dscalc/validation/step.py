@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dscalc.cost.bar import NAMES, Bar, bar
 from dscalc.cost.conventions import model_flop
 from dscalc.cost.exchange import Exchange, MicroBatchExchange, StepExchange, exchange
 from dscalc.cost.step import Step, timed_step
@@ -17,7 +18,7 @@ from dscalc.frozen import dataclass
 from dscalc.records import Array, Engine, Layouts, ModelShape, Network, PaceConstants, PaceTable
 from dscalc.specs.layout_spec import lower
 from dscalc.specs.network import compose_network, load_interconnect
-from dscalc.specs.pace import engine, pace_constants, pace_table
+from dscalc.specs.pace import engine, error_bars, pace_constants, pace_table
 from dscalc.specs.stack import load_books
 from dscalc.validation.legal import broken_rules
 from dscalc.validation.step_rows import LEAST_MFU, UNHEALTHY, Domain, StepRow, read_step_rows
@@ -39,6 +40,7 @@ class StepPrediction:
     error_fraction: float
     mfu: float
     healthy: bool
+    half_width: float  # of the 80 % bar, of the logarithm
     terms: tuple[tuple[str, float], ...]
 
 
@@ -157,10 +159,11 @@ def validate_step(path: Path | None = None) -> StepValidation:
     predictions: list[StepPrediction | None] = [None] * len(rows)
     for batch in batches(rows):
         step = batch.step()
+        width = batch_bar(batch, rows, step).half_width_fraction
         flop = model_flop("palm", batch.shape, batch.layouts)
         rate = batch.engine.nominal_flop_per_s
         for at, number in enumerate(batch.numbers):
-            predictions[number] = _compare(rows[number], step, at, float(flop[at] / rate[at]))
+            predictions[number] = _compare(rows[number], step, at, float(flop[at] / rate[at]), float(width[at]))
     whole = [p for p in predictions if p is not None]
     healthy = [p for p in whole if p.healthy]
     absolute = np.abs([p.error_fraction for p in healthy]) if healthy else np.array([np.nan])
@@ -196,7 +199,14 @@ def reached_mfu(rows: Sequence[StepRow], lowered: Sequence[Batch]) -> Array:
     return found
 
 
-def _compare(row: StepRow, step: Step, at: int, ideal_s: float) -> StepPrediction:
+def batch_bar(batch: Batch, rows: Sequence[StepRow], step: Step) -> Bar:
+    """Error bars of a batch of rows."""
+    bars = [error_bars(rows[i].gpu.id, NAMES) for i in batch.numbers]
+    new = np.asarray([b.unmeasured_gpu for b in bars])
+    return bar(step, batch.layouts, (batch.engine.linear_gain > 1.0) * 1.0, replace(bars[0], unmeasured_gpu=new))
+
+
+def _compare(row: StepRow, step: Step, at: int, ideal_s: float, half_width: float) -> StepPrediction:
     predicted = float(step.step_time_s[at])
     reached = row.mfu if row.mfu is not None else ideal_s / row.measured_s
     return StepPrediction(
@@ -207,6 +217,7 @@ def _compare(row: StepRow, step: Step, at: int, ideal_s: float) -> StepPredictio
         error_fraction=predicted / row.measured_s - 1.0,
         mfu=reached,
         healthy=is_healthy(row, reached),
+        half_width=half_width,
         terms=tuple((leaf.spec.path, float(leaf.exposed_s[at])) for leaf in step.terms),
     )
 

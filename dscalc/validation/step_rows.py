@@ -145,7 +145,8 @@ def _gpu(name: str) -> GpuSpec:
 
 
 def _domain(cells: dict[str, str]) -> Domain:
-    text = f"{cells.get('interconnect', '')} {cells['gpu']}"
+    printed = _table().get(cells["source_key"], {}).get("interconnect", "")
+    text = f"{cells.get('interconnect', '')} {printed} {cells['gpu']}"
     for rule in _table()["network"]:
         if any(word in text for word in rule["words"]):
             gpus = whole(cells, "gpus_per_node", 0, least=0)
@@ -174,6 +175,9 @@ def _filled(cells: dict[str, str]) -> dict[str, str]:
         tuple(table["megatron_core_on"]["gpus"])
     ):
         found["framework"] = "Megatron-Core"
+    newer = table["megatron_v3_with"]
+    if found.get("framework") == newer["framework"] and any(number(found, name) for name in newer["columns"]):
+        found["framework"] = newer["means"]
     scripts = own.get("by_layers") or table.get(own.get("by_layers_of", ""), {}).get("by_layers", {})
     layers = str(whole(cells, "n_layers", 0))
     if layers in scripts and not cells.get("micro_batch") and number(cells, "tp"):
@@ -183,6 +187,8 @@ def _filled(cells: dict[str, str]) -> dict[str, str]:
     stages, deep = number(found, "pp") or 1.0, number(found, "n_layers") or 1.0
     if own.get("interleaved") and not found.get("vpp") and stages > 1.0 and deep % stages == 0.0:
         found["vpp"] = str(round(deep / stages))
+    if stages > 1.0 and not found.get("micro_batch") and not found.get("grad_accum"):
+        found["micro_batch"] = str(table["default"]["micro_batch_of_pipeline"])
     found["zero_or_fsdp"] = re.sub(r"^distributed-optimizer", "zero1", found.get("zero_or_fsdp", ""))
     return found
 

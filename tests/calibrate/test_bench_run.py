@@ -89,9 +89,10 @@ def test_equal_hardware_is_not_called_slow(tmp_path: Path) -> None:
 
 def test_one_slow_gpu_is_named_with_its_host(tmp_path: Path) -> None:
     found = slow(Machine(nodes=2, inside=4, slow_ranks={5: 1.25}), tmp_path)
-    assert len(found) == 2  # by products and by copies
-    assert all(text.startswith("rank 5 on node 1 (gpu-01) takes 2") for text in found)
-    assert "25 % longer than the median rank: matrix products" in "".join(found)
+    assert len(found) == 1
+    assert found[0].startswith("rank 5 on node 1 (gpu-01) takes 2")
+    assert " % longer than the median rank: matrix products of " in found[0]
+    assert ", memory copies of " in found[0]
 
 
 def test_one_slow_node_is_told_from_one_slow_link(tmp_path: Path) -> None:
@@ -200,3 +201,12 @@ def test_cpus_make_no_profile_and_say_how(tmp_path: Path) -> None:
     told = {w.code: w for w in found.warnings()}
     assert "no GPU profile is named 'CPU'" in told["no_profile"].message
     assert f"dscalc fit {found.measured.path} --gpu ID" in told["no_profile"].next_step
+
+
+def test_cpus_that_make_a_profile_of_a_gpu_are_warned_of(tmp_path: Path) -> None:
+    cpus = Machine(nodes=3, inside=1, backend="gloo", device="CPU", dtypes=("fp32", "bf16"), outer=(1e-4, 1e9))
+    want = asked(tmp_path, budget_s=60.0)
+    found = answer(want, run(cpus, want), {"gpu": "H200"})
+    assert "CPUs and gloo were measured, the profile is made for H200-SXM5-141GB" in {
+        w.message for w in found.warnings() if w.code == "not_that_gpu"
+    }

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import csv
 import io
-from collections import defaultdict
+import tomllib
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from dscalc.answers.step_accuracy import step_accuracy
 from dscalc.answers.validate_step import validate_steps
 from dscalc.errors import InputError
+from dscalc.records import Array
+from dscalc.report.accuracy_page import pages
 from dscalc.report.validate_step import render
-from dscalc.specs.pace import faults, pace_table, shipped
-from dscalc.validation.fit_step import Fit, _settings, _tables, report, rewritten
+from dscalc.specs.pace import pace_table, shipped
+from dscalc.validation.choosing import choices, groups, spearman, spoiled, usual
+from dscalc.validation.diagnose import diagnoses, with_floor
+from dscalc.validation.fit_bars import fit_bars, left_out
+from dscalc.validation.fit_model import FitModel, centre, record_at, settings, tables, voters
+from dscalc.validation.fit_step import Fit, Prepared, fit_without, report
+from dscalc.validation.fit_write import rewritten
 from dscalc.validation.step import StepPrediction, StepValidation, batches, validate_step
-from dscalc.validation.step_rows import read_step_rows
+from dscalc.validation.step_rows import StepRow, read_step_rows
 
-PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "step-time.md"
 GRID = "ultrascale"
 
 
@@ -32,9 +40,9 @@ def of(found: StepValidation, source: str) -> list[StepPrediction]:
     return [p for p in found.predictions if p.row.row.source == source]
 
 
-def spearman(first: list[float], second: list[float]) -> float:
-    ranks = [np.argsort(np.argsort(x)).astype(float) for x in (first, second)]
-    return float(np.corrcoef(*ranks)[0, 1])
+def recorded_values() -> Array:
+    """Logarithms of the constants that ship."""
+    return np.log([record_at(shipped(), c.paths[0])["value"] for c in settings().constants])
 
 
 def test_healthy_rows_are_predicted_closely(found: StepValidation) -> None:
@@ -46,11 +54,37 @@ def test_healthy_rows_are_predicted_closely(found: StepValidation) -> None:
 
 
 def test_sets_that_everybody_is_compared_on(found: StepValidation) -> None:
-    """Korthikanti et al. 2022, table 5; Narayanan et al. 2021, table 1; vTrain on one node."""
+    """Korthikanti et al. 2022, table 5; Narayanan et al. 2021, table 1; vTrain on one node: one setting for all."""
     narayanan = [p for p in of(found, "narayanan2021") if p.row.row.id <= "narayanan2021-0010"]
     assert len(narayanan) == 10
-    for rows, worst in ((of(found, "korthikanti2022"), 0.07), (narayanan, 0.06), (of(found, "vtrain-single"), 0.10)):
+    for rows, worst in ((of(found, "korthikanti2022"), 0.04), (narayanan, 0.06), (of(found, "vtrain-single"), 0.10)):
         assert np.mean([abs(p.error_fraction) for p in rows]) < worst
+
+
+def test_sources_left_out_of_the_fit_are_predicted_within_the_goals(found: StepValidation) -> None:
+    """The mean over groups at most 8 %, nine rows of ten within 25 %; the refits themselves are recorded by the fit."""
+    known = left_out()
+    healthy = [p for p in found.predictions if p.healthy]
+    assert {p.row.row.id for p in healthy} == set(known)
+    error = np.abs([known[p.row.row.id].left_out_s / p.row.measured_s - 1.0 for p in healthy])
+    groups = np.asarray([p.row.row.group for p in healthy])
+    large = [g for g in set(groups) if (groups == g).sum() >= 10]
+    medians = [np.median(error[groups == g]) for g in large] + [np.median(error[~np.isin(groups, large)])]
+    assert np.mean(medians) < 0.08
+    assert np.quantile(error, 0.9) < 0.25
+    single = [known[p.row.row.id] for p in healthy if p.row.row.group == "vtrain"]
+    assert len(single) > 100
+    assert np.mean(error[groups == "vtrain"]) < 0.20
+
+
+def test_a_fit_without_a_group_gives_what_is_recorded_of_it() -> None:
+    """One group of the cross-validation, done again from the rows that ship."""
+    rows, group = read_step_rows()[0], "bigscience"
+    predicted = fit_without(Prepared(rows), group, recorded_values()).left_out_s
+    mine = [i for i, row in enumerate(rows) if row.row.group == group and row.row.id in left_out()]
+    predicted, recorded = predicted[mine], np.asarray([left_out()[rows[i].row.id].left_out_s for i in mine])
+    assert np.median(np.abs(predicted / recorded - 1.0)) < 0.005
+    assert np.max(np.abs(predicted / recorded - 1.0)) < 0.03
 
 
 def test_brackets_hold_the_prediction_and_terms_add_up(found: StepValidation) -> None:
@@ -59,23 +93,17 @@ def test_brackets_hold_the_prediction_and_terms_add_up(found: StepValidation) ->
         assert sum(seconds for _, seconds in p.terms) == pytest.approx(p.predicted_s, rel=1e-12)
 
 
-def test_layouts_are_ranked_as_measured(found: StepValidation) -> None:
-    """Healthy rows of the same model, GPUs and batch: at least five layouts a group."""
-    groups: dict[tuple[object, ...], list[StepPrediction]] = defaultdict(list)
-    for p in found.predictions:
-        if p.healthy:
-            layout = p.row.row.layout
-            key = (p.row.row.source, p.row.row.shape, p.row.gpu.id, layout.gpus, layout.global_batch, layout.seq_len)
-            groups[(*key, p.row.precision)].append(p)
-    large = [members for members in groups.values() if len(members) >= 5]
-    ranks, losses = [], []
-    for members in large:
-        measured, predicted = [p.row.measured_s for p in members], [p.predicted_s for p in members]
-        ranks.append(spearman(measured, predicted))
-        losses.append(measured[int(np.argmin(predicted))] / min(measured) - 1.0)
-    assert len(large) >= 20
-    assert np.median(ranks) > 0.8
-    assert np.mean(losses) < 0.06
+def test_layouts_are_chosen_well(found: StepValidation) -> None:
+    """Same model, GPUs, batch, sequence and precision, at least five layouts: averaged by source, then over sources."""
+    rows = usual(found.predictions)
+    plain = {c.source: c for c in choices(rows) if c.source not in FEW}
+    assert sum(c.groups for c in plain.values()) > 60
+    assert np.mean([c.spearman for c in plain.values()]) > 0.88
+    assert plain["vtrain-single"].spearman > 0.9
+    assert plain["vtrain-single"].regret_fraction < 0.04
+
+
+FEW = ("xtuner-moe",)  # one group: runs that differ in their dispatcher and not in their layout
 
 
 def test_rows_left_out_say_why(found: StepValidation) -> None:
@@ -84,8 +112,10 @@ def test_rows_left_out_say_why(found: StepValidation) -> None:
     assert all(reasons)
 
 
-def test_page_holds_the_table_that_the_command_prints() -> None:
-    assert render(validate_steps(), "markdown").strip() in PAGE.read_text(encoding="utf-8")
+def test_pages_hold_the_tables_that_the_rows_give(found: StepValidation) -> None:
+    root = Path(__file__).parents[2]
+    for path, text in pages(root, step_accuracy(found), validate_steps()).items():
+        assert path.read_text(encoding="utf-8") == text, "run python -m dscalc.report.accuracy_page"
 
 
 HEADER = "id,source_key,n_layers,hidden,n_heads,ffn_hidden,vocab,seq_len,gpu,n_gpus,tp,pp,micro_batch,global_batch"
@@ -137,52 +167,103 @@ def test_rows_that_ship_are_those_of_the_shared_table(shared_data: Path, found: 
 
 
 # --- the fit ---
+def nothing_fitted(rows: tuple[StepRow, ...], log_values: Array, relative: Array) -> Fit:
+    """A fit that found some values and predicts every row as measured."""
+    seconds = np.asarray([row.measured_s for row in rows])
+    constants = settings().constants
+    everywhere = np.ones(len(rows), dtype=bool)
+    counts = tuple({"bloom": 3} for _ in constants)
+    asked = voters(rows)
+    return Fit(
+        constants,
+        log_values,
+        relative,
+        asked,
+        rows,
+        everywhere,
+        seconds,
+        seconds,
+        seconds,
+        relative,
+        counts,
+        everywhere,
+    )
+
+
 def test_every_constant_of_the_fit_is_a_record_that_says_so() -> None:
-    _, constants = _settings()
-    for constant in constants:
+    for constant in settings().constants:
         for path in constant.paths:
-            record = shipped()
-            for key in path.split("."):
-                record = record[key]
+            record = record_at(shipped(), path)
             assert record["kind"] == "fitted", path
-            assert {"value", "unit", "source", "stderr", "spread"} <= set(record), path
+            assert {"value", "unit", "source", "stderr", "spread", "rows"} <= set(record), path
+
+
+def test_every_number_that_says_it_is_fitted_is_in_the_fit() -> None:
+    known = {path for constant in settings().constants for path in constant.paths}
+
+    def walk(data: dict[str, object], path: str) -> Iterator[str]:
+        for name, value in data.items():
+            if isinstance(value, dict) and "kind" in value:
+                if value["kind"] == "fitted" and "stderr" in value:
+                    yield f"{path}{name}"
+            elif isinstance(value, dict):
+                yield from walk(value, f"{path}{name}.")
+
+    fitted = {p for p in walk(shipped(), "") if not p.startswith(("faults.", "matmul_share."))}
+    assert fitted <= known
 
 
 def test_a_fit_is_written_into_the_records_it_names() -> None:
     text = (Path(__file__).parents[2] / "dscalc" / "specs" / "pace.toml").read_text(encoding="utf-8")
-    import tomllib
-
-    _, constants = _settings()
-    values = np.log(np.arange(1.0, len(constants) + 1.0))
-    nothing = np.zeros(0)
-    fit = Fit(constants, values, np.full(len(values), 0.5), (), nothing > 0, nothing, nothing, nothing, values * 0.1)
-    data = tomllib.loads(rewritten(text, fit))
-    for number, constant in enumerate(constants, start=1):
+    constants = settings().constants
+    values = np.linspace(0.1, 0.9, len(constants))
+    rows, _ = read_step_rows()
+    data = tomllib.loads(rewritten(text, nothing_fitted(tuple(rows), np.log(values), np.full(len(values), 0.5))))
+    for number, constant in zip(values, constants, strict=True):
         for path in constant.paths:
-            record = data
-            for key in path.split("."):
-                record = record[key]
+            record = record_at(data, path)
             assert record["value"] == pytest.approx(number, rel=1e-3), path
             assert record["stderr"] == 0.5
+            assert record["rows"] == "bloom 3"
+
+
+def test_the_unknown_stack_is_the_median_of_the_numbers_that_measured_stacks_have() -> None:
+    rows, _ = read_step_rows()
+    asked = voters(rows)
+    table = shipped()["stack"]["generic"]
+    assert centre([4.0, 1.0, 2.0]) == 2.0
+    assert centre([1.0, 4.0]) == 2.0
+    for column in ("elementwise", "host_layer_s", "tp_exposed", "dp_exposed_sharded"):
+        values = [record_at(shipped(), path)["value"] for path in asked[column]]
+        assert table[column]["value"] == pytest.approx(float(np.exp(np.median(np.log(values)))), rel=2e-3)
+    without = voters([row for row in rows if row.row.source != GRID])
+    assert not any("nanotron" in path for paths in without.values() for path in paths if "elementwise" not in path)
 
 
 def test_a_stack_nobody_knows_is_the_generic_one() -> None:
-    _, constants = _settings()
-    values = np.log([c.prior for c in constants])
-    table = pace_table(_tables(constants, values, ["nanotron"]))
+    values = np.log([c.prior for c in settings().constants])
+    rows, _ = read_step_rows()
+    table = pace_table(tables(values, voters(rows), ["nanotron"]))
     first, second = (table.names.index(name) for name in ("nanotron", "generic"))
     assert table.elementwise[first] == table.elementwise[second]
+    assert table.host_layer_s[first] == table.host_layer_s[second]
+
+
+def test_many_trials_at_once_are_each_what_one_is() -> None:
+    rows, _ = read_step_rows()
+    few = rows[::40]
+    model, asked = FitModel(few), voters(few)
+    prior = np.log([c.prior for c in settings().constants])
+    trials = [tables(prior + 0.1 * np.eye(len(prior))[k], asked) for k in (0, 9, 20, 30)]
+    together = model.predict_many(trials)
+    for data, seconds in zip(trials, together, strict=True):
+        assert (model.predict(data) == seconds).all()
 
 
 def test_report_lists_constants_and_groups() -> None:
     rows, _ = read_step_rows()
-    few = tuple(rows[:30])
-    _, constants = _settings()
-    values = np.log([c.prior for c in constants])
-    seconds = np.asarray([row.measured_s for row in few])
-    text = report(
-        Fit(constants, values, values * 0, few, np.ones(30, dtype=bool), seconds, seconds, seconds, values * 0)
-    )
+    values = np.log([c.prior for c in settings().constants])
+    text = report(nothing_fitted(tuple(rows[:30]), values, values * 0))
     assert "constants.gemm_ramp" in text
     assert "mean of the group medians 0.0%" in text
 
@@ -193,25 +274,77 @@ def test_csv_of_the_answer_has_one_row_a_prediction(found: StepValidation) -> No
     assert {"low", "high", "healthy", "split_group"} <= set(rows[0])
 
 
-def test_the_large_grid_is_ranked_by_the_model_and_by_the_faults_of_its_cluster() -> None:
-    """One cluster's runs without stalled ones: bad layouts are predicted bad, better still with its named fault on."""
-    rows = [row for row in read_step_rows()[0] if row.row.source == GRID]
-    measured = np.asarray([row.measured_s for row in rows])
-    known, usual = faults(), pace_table()
-    floor = replace(
-        usual,
-        floor_s=usual.floor_s + known["floor_s"].value,
-        floor_tp_s=usual.floor_tp_s + known["floor_tp_s"].value,
-    )
-    layouts = [row.row.layout for row in rows]
-    stall, further = known["stall_s"].value, known["stall_stage_s"].value
-    stalled = np.asarray([stall * x.grad_accum + further * (x.pp - 1) for x in layouts])
-    piped = np.asarray([x.pp > 1 for x in layouts])
-    spoiled = np.asarray(["slow_outlier" in row.row.flags for row in rows])
-    kept = ~spoiled & ~(piped & (np.abs(stalled / measured - 1.0) < 0.2))
-    assert kept.sum() > 600
-    for table, least in ((usual, 0.88), (floor, 0.97)):
-        predicted = np.empty(len(rows))
-        for batch in batches(rows):
-            predicted[list(batch.numbers)] = batch.step(table).step_time_s
-        assert spearman(measured[kept].tolist(), predicted[kept].tolist()) > least
+@pytest.fixture(scope="module")
+def grid(found: StepValidation) -> list[tuple[StepPrediction, float]]:
+    """One cluster's runs without stalled ones, each with its time on a cluster that has the floor a layer."""
+    rows = [p.row for p in found.predictions]
+    floored = with_floor(batches(rows), len(rows))
+    return [
+        (p, p.predicted_s if s != s else s)
+        for p, s in zip(found.predictions, floored, strict=True)
+        if p.row.row.source == GRID and not spoiled(p)
+    ]
+
+
+def test_the_large_grid_is_ranked_by_the_model_and_by_the_faults_of_its_cluster(
+    grid: list[tuple[StepPrediction, float]],
+) -> None:
+    """Bad layouts are predicted bad, better still with its named fault on."""
+    assert len(grid) > 600
+    measured = [p.row.measured_s for p, _ in grid]
+    assert spearman(measured, [p.predicted_s for p, _ in grid]) > 0.89
+    assert spearman(measured, [s for _, s in grid]) > 0.97
+
+
+def test_no_layout_a_third_as_fast_as_the_best_is_among_the_three_predicted_best(
+    grid: list[tuple[StepPrediction, float]],
+) -> None:
+    floored = {p.row.row.id: s for p, s in grid}
+    large = groups((p for p, _ in grid), least=8)
+    assert len(large) >= 10
+    for members in large:
+        best = min(p.row.measured_s for p in members)
+        first = sorted(members, key=lambda p: floored[p.row.row.id])[:3]
+        assert all(p.row.measured_s < 3.0 * best for p in first)
+
+
+# --- error bars ---
+def test_bars_hold_four_of_five_rows_of_groups_that_never_took_part() -> None:
+    found = fit_bars()
+    assert 0.75 <= found.held() <= 0.85
+    assert all(0.55 <= share <= 0.97 for share in found.by_group().values())
+    assert len(found.by_group()) >= 6
+    for name, value in zip(found.names, found.values, strict=True):  # what ships is what this fit gives
+        assert record_at(shipped()["error"], name)["value"] == pytest.approx(value, rel=0.02), name
+
+
+def test_rank_correlation_by_hand() -> None:
+    assert spearman([1.0, 2.0, 3.0], [10.0, 20.0, 30.0]) == pytest.approx(1.0)
+    assert spearman([1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 4.0, 3.0]) == pytest.approx(1.0 - 6.0 * 2.0 / (4.0 * 15.0))
+    assert spearman([1.0, 1.0], [1.0, 2.0]) != spearman([1.0, 1.0], [1.0, 2.0])  # nan
+
+
+# --- faults ---
+def test_known_faults_are_named_from_residuals(found: StepValidation) -> None:
+    answer = validate_steps()
+    by_code = {d.code: d for d in answer.diagnoses}
+    assert len(by_code["stalled_runs"].ids) > 100
+    assert len(by_code["layer_floor"].ids) > 100
+    assert {i.partition("-")[0] for i in by_code["stalled_runs"].ids} == {GRID}
+    assert "ultrascale-1371" in by_code["allocator_retries"].ids
+    assert {"stalled_runs", "layer_floor"} <= {w.code for w in answer.warnings()}
+    assert "slow_fabric" not in by_code
+
+
+def test_a_slow_network_is_named_where_only_runs_between_nodes_are_slow(found: StepValidation) -> None:
+    """Runs made up from predictions: what they say between nodes takes three times as long."""
+    outer = ("communication/dp", "communication/fsdp", "communication/ep")
+    made_up = []
+    for p in of(found, "internevo"):
+        talked = sum(s for path, s in p.terms if path in outer)
+        extra = 2.0 * talked if p.row.row.layout.gpus > 8 else 0.0
+        made_up.append(replace(p, row=replace(p.row, measured_s=p.predicted_s + extra)))
+    seen = {d.code: d for d in diagnoses(made_up, [float("nan")] * len(made_up))}
+    assert "internevo" in seen["slow_fabric"].message
+    assert "3.0 times slower" in seen["slow_fabric"].message
+    assert "nccl-tests" in seen["slow_fabric"].next_step

@@ -1,0 +1,111 @@
+"""What a reader of fits should know: runs that disagree, links and GPUs that are slow, what a log does not say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dscalc.answers.envelope import Warning
+from dscalc.calibrate.compare import Compared, Kernel
+from dscalc.calibrate.fit import Calibration, Fit
+from dscalc.calibrate.measurements import Read
+from dscalc.calibrate.profile import UNSAID
+from dscalc.calibrate.series import LIKELY_NODE
+from dscalc.errors import DscalcError
+from dscalc.specs.hardware import ClusterSpec, GpuSpec
+from dscalc.specs.store import load_gpu
+from dscalc.units import format_rate
+
+MAKERS = ("NVIDIA ", "Tesla ", "AMD Instinct ", "AMD ")  # words that drivers put before a name
+JUMP = 0.30  # of bus bandwidth between two sizes: a drop that large is no noise
+
+
+def known_gpu(name: str, profiles: Sequence[str]) -> GpuSpec | None:
+    """The GPU that a driver calls so; None where no profile claims the name."""
+    for maker in ("", *MAKERS):
+        if name.startswith(maker):
+            try:
+                return load_gpu(name.removeprefix(maker), profiles).spec
+            except DscalcError:
+                continue
+    return None
+
+
+def notes_of(
+    found: Calibration, read: Sequence[Read], nodes: int | None, gpus_per_node: int | None
+) -> Iterator[Warning]:
+    """What a reader should know before trusting the fits."""
+    for conflict in found.conflicts:
+        yield Warning(
+            "conflict",
+            f"{conflict.key.words}: {conflict.left} took 1/{conflict.ratio:.2f} of the time of {conflict.kept}; the "
+            "slower is kept, nothing is averaged",
+            "find out what differs (plugin, nodes, settings), and fit the logs of one configuration",
+        )
+    for table, reason in found.refused:
+        yield Warning("not_fitted", f"{table}: {reason}", "see the checks of that log")
+    for fit in found.fits:
+        for text in fit.series.dropped:
+            yield Warning("wrong_results", f"{fit.series.source}: left out, {text}", "repeat that run")
+        if text := _valley(fit):
+            yield Warning(
+                "not_monotone",
+                f"{fit.series.key.words}: {text}",
+                "repeat the run; a valley that stays is the library choosing badly",
+            )
+    for gemm in found.gemms:
+        if not gemm.large:
+            text = f"{gemm.source}: no product is as large as 4,096 cubed; what large ones reach stays as it ships"
+            yield Warning("products_too_small", text, "measure products of the sizes of your layers")
+        elif not gemm.dtype:
+            text = f"{gemm.source} does not say what it multiplied; taken as {UNSAID}"
+            yield Warning("dtype_assumed", text, "leave the log out if it was another type")
+    unsaid = [t for file in read for t in file.tables if t.nodes is None and t.ranks is not None and t.ranks > 1]
+    if unsaid and nodes is None:
+        guess = gpus_per_node or LIKELY_NODE
+        first = unsaid[0]
+        yield Warning(
+            "nodes_assumed",
+            f"{first.file} does not say on how many nodes its {first.ranks} ranks lay; taken as nodes of {guess}",
+            "give --nodes, or --gpus-per-node",
+        )
+
+
+def _valley(fit: Fit) -> str:
+    """Where bus bandwidth falls between neighbours by more than noise does; empty: nowhere."""
+    size, seconds = fit.series.size_bytes, fit.series.time_s
+    rate = size / seconds
+    drops = [(1.0 - b / a, s) for a, b, s in zip(rate, rate[1:], size[1:], strict=False) if b < (1.0 - JUMP) * a]
+    if not drops:
+        return ""
+    worst, where = max(drops)
+    return f"bus bandwidth falls by {worst:.0%} at {where:,.0f} bytes"
+
+
+def other_gpu(found: Calibration, gpu: GpuSpec, profiles: Sequence[str]) -> Iterator[Warning]:
+    for name in found.gpus:
+        named = known_gpu(name, profiles)
+        if named is not None and named.id != gpu.id:
+            yield Warning(
+                "log_of_another_gpu",
+                f"a log names {name} ({named.id}), but the profile is made for {gpu.id}",
+                "leave out --gpu and --cluster, or fit the logs of that GPU",
+            )
+
+
+def slow_links(beside: Sequence[Compared], usual: ClusterSpec) -> Iterator[Warning]:
+    for each in beside:
+        if each.verdict == "slow":
+            yield Warning(
+                "slow_link",
+                f"{each.key.words} reach {format_rate(each.busbw_bytes_per_s)} of bus bandwidth, "
+                f"{each.fraction:.0%} of what {usual.id} gives ({format_rate(each.usual_busbw_bytes_per_s)})",
+                each.causes[0],
+            )
+
+
+def slow_kernels(kernels: Sequence[Kernel], gpu: GpuSpec) -> Iterator[Warning]:
+    for each in kernels:
+        if each.verdict == "slow":
+            yield Warning(
+                "slow_gpu", f"{each.what} reach {each.fraction:.0%} of what is usual on {gpu.id}", each.causes[0]
+            )
