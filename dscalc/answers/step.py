@@ -196,10 +196,15 @@ def step(*, measured: object = None, mfu_convention: str = DEFAULT_CONVENTION, *
         DscalcError: an unknown name, an unreadable file, a value out of range, or options that contradict each other.
     """
     given = {name: value for name, value in gather(options).items() if OPTIONS[name].group != "output"}
-    return answer(given, _seconds(measured), mfu_convention)
+    return answer(given, read_measured(measured), mfu_convention)
 
 
-def _seconds(measured: object) -> float | None:
+def read_measured(measured: object) -> float | None:
+    """A measured step in seconds.
+
+    Raises:
+        InputError: no time above 0.
+    """
     if measured is None:
         return None
     try:

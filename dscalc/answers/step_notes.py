@@ -206,13 +206,14 @@ def _slow_gpu(answer: StepAnswer, measured_s: float) -> Iterator[Explanation]:
     if gpus == 1 or seconds < answer.step_time_s * (1.0 + WORTH):
         return
     jitter = gap / float(normal_maximum_factor(np.array([float(gpus)]))[0])
+    slow = f"{gap:.0%} slower" if gap < 1.0 else f"{1.0 + gap:.3g} times as slow"
     spread = f", or --jitter {jitter:.1%}" if jitter < 1.0 else ""
     yield Explanation(
         f"one GPU is {seconds / alike_s - 1.0:.0%} slower, and all wait for it",
         seconds,
         "straggler",
         f"time each rank up to its first collective; run `dscalc bench` on each node. The whole gap takes one GPU "
-        f"{gap:.0%} slower{spread}",
+        f"{slow}{spread}",
     )
 
 

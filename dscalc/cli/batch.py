@@ -34,12 +34,17 @@ def command(plot: str | None, **params: Any) -> None:
 
     form = ""
     if plot is not None:
+        from dscalc.report.export import refuse_target
         from dscalc.report.schedule_chart import chart_form
 
         try:
             form = chart_form(plot)
         except InputError as error:  # out of range, like any option that cannot be
             raise click.UsageError(str(error)) from None
+        force, text = output.get("force", False), output.get("output", "-")
+        picture = refuse_target(plot, force=force, option="--plot")
+        if text != "-" and refuse_target(text, force=force).resolve() == picture.resolve():
+            raise InputError("is the file of --output too; name another", where=f"--plot {plot}")
     found = answer(given)
     if plot is not None:
         from dscalc.report.export import write_file

@@ -8,6 +8,7 @@ import click
 
 from dscalc.cli.options import SharedCommand, collect, shared
 from dscalc.cli.output import deliver
+from dscalc.errors import InputError
 
 DOES_NOT_FIT = 3  # exit code under --check
 EPILOG = """\b
@@ -31,10 +32,14 @@ def command(measured: str | None, mfu_convention: str, **params: Any) -> None:
     With --measured: the gap to a step that was timed, which terms could explain it, and what to measure next.
     """
     given, output = collect(params)
-    from dscalc.answers.step import step
+    from dscalc.answers.step import read_measured, step
     from dscalc.report.step import render
 
-    found = step(measured=measured, mfu_convention=mfu_convention, **given)
+    try:
+        seconds = read_measured(measured)
+    except InputError as error:  # as any option that cannot be read
+        raise click.UsageError(str(error)) from None
+    found = step(measured=seconds, mfu_convention=mfu_convention, **given)
     deliver(
         lambda form, colour: render(
             found, form, explain=output.get("explain", False), quiet=output.get("quiet", False), colour=colour

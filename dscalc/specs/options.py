@@ -32,7 +32,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """``; did you mean --x?`` for the nearest known spelling, or nothing."""
     from difflib import get_close_matches  # only faults need it
 
-    found = get_close_matches(name, list(known), n=3, cutoff=0.6)
+    found = get_close_matches(name, dict.fromkeys(known), n=3, cutoff=0.6)
     return f"; did you mean {' or '.join('--' + n.replace('_', '-') for n in found)}?" if found else ""
 
 

@@ -214,6 +214,10 @@ def test_a_picture(run_dscalc: Any, tmp_path: Path) -> None:
     assert schedule_chart(answer, "png").startswith(b"\x89PNG")
     ran = run_dscalc(*WORDS, "--plot", "a.svg", cwd=tmp_path)
     assert_refused(ran, 1, ["--plot a.svg", "--force"])
+    ran = run_dscalc(*WORDS, "--plot", "b.svg", "--output", "a.svg", cwd=tmp_path)
+    assert_refused(ran, 1, ["--output a.svg", "--force"])
+    ran = run_dscalc(*WORDS, "--plot", "b.svg", "--output", "./b.svg", cwd=tmp_path)
+    assert_refused(ran, 1, ["--plot b.svg", "--output too"])
     assert {p.name for p in tmp_path.iterdir()} == {"a.svg"}  # nothing half-written
 
 

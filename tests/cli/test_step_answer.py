@@ -182,6 +182,14 @@ def test_measured_refuses_what_is_no_time() -> None:
         step(**CASE, measured="fast")
 
 
+@pytest.mark.parametrize("time", ["0s", "nan", "fast", "-1s"])
+def test_an_unreadable_measurement_exits_with_2(run_dscalc: Any, time: str) -> None:
+    ran = run_dscalc("step", "--params", "7e9", "--gpu", "H100-SXM5-80GB", "--measured", time)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "--measured" in ran.stderr
+    assert len(ran.stderr.splitlines()) == 1
+
+
 @pytest.mark.parametrize("columns", [80, 140])
 def test_validate_step_screen_fits(run_dscalc: Any, columns: int) -> None:
     ran = run_dscalc(*["validate", "--metric", "step"], columns=columns)
