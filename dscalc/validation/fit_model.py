@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dscalc.cost.exchange import Exchange
 from dscalc.cost.step import timed_step
 from dscalc.records import Array, Engine, Mask, PaceTable
 from dscalc.specs.pace import engine, generation_of, pace_constants, pace_table, shipped
@@ -158,7 +159,8 @@ def _repeated(batch: Batch, times: int) -> Batch:
         stack=layouts.stack + np.repeat(np.arange(times) * codes, rows),
         books=replace(layouts.books, stacks=replace(stacks, names=stacks.names * times, **columns)),
     )
-    return replace(batch, layouts=layouts, sent=_tiled(batch.sent, times, rows))
+    sent = Exchange(_tiled(batch.sent.micro_batch, times, rows), _tiled(batch.sent.step, times, rows))
+    return replace(batch, layouts=layouts, sent=sent)
 
 
 def _beside(tables_of: Sequence[PaceTable]) -> PaceTable:
