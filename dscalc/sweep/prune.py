@@ -85,7 +85,7 @@ def merged(first: Found, second: Found, problem: Problem) -> Found:
 def taken(layouts: Layouts, mask: Mask) -> Layouts:
     """The rows of a mask; columns that stand for every row stay."""
     long = {name: getattr(layouts, name) for name in COLUMNS}
-    return replace(layouts, **{name: c[mask] for name, c in long.items() if c.shape[0] > 1})
+    return replace(layouts, **{name: c[mask] for name, c in long.items() if c.shape == mask.shape})
 
 
 class Pruner:
@@ -98,9 +98,13 @@ class Pruner:
         self.behind = [prod(self.radices[level:]) for level in range(len(ORDER) + 1)]
         self.levels: list[list[Check]] = [[c for c in self.checks if c.level == n] for n in range(len(ORDER) + 1)]
 
-    def walk(self, level: int, ids: Ids, counts: dict[str, int]) -> Iterator[Ids]:
-        """Legal layouts behind prefixes, in ascending order; ``counts`` gathers the others by reason."""
-        ids = self.kept(level, ids, counts)
+    def walk(self, level: int, ids: Ids, counts: dict[str, int], since: int | None = None) -> Iterator[Ids]:
+        """Legal layouts behind prefixes, in ascending order; ``counts`` gathers the others by reason.
+
+        Checks of the levels before ``since`` (of this one, where it is None) have been made.
+        """
+        for decided in range(level if since is None else since, level + 1):
+            ids = self.kept(decided, level, ids, counts)
         if not ids.size:
             return
         if level == len(ORDER):
@@ -113,30 +117,30 @@ class Pruner:
             part = ids[start : start + step_]
             yield from self.walk(level + 1, (part[:, None] * radix + digits).reshape(-1), counts)
 
-    def kept(self, level: int, ids: Ids, counts: dict[str, int]) -> Ids:
-        """Prefixes that nothing decided at this level rejects."""
+    def kept(self, decided: int, level: int, ids: Ids, counts: dict[str, int]) -> Ids:
+        """Prefixes of ``level`` axes that nothing rejects that the first ``decided`` of them decide."""
         weight = self.behind[level]
-        if self.levels[level]:
+        if self.levels[decided] and ids.size:
             layouts = self.space.layouts(ids, level)
             derived = groups(layouts)
             alive = np.ones(ids.size, dtype=bool)
-            for check in self.levels[level]:
+            for check in self.levels[decided]:
                 hit = alive & check.rejects(layouts, derived)
                 count = int(np.count_nonzero(hit))
                 if count:
                     counts[check.name] = counts.get(check.name, 0) + count * weight
                     alive &= ~hit
             ids = ids[alive]
-        if level == FLOOR_LEVEL and ids.size and not self.problem.fits_anyway:
-            fits = self.fits(ids)
+        if decided == FLOOR_LEVEL and ids.size and not self.problem.fits_anyway:
+            fits = self.fits(ids, level)
             counts[FLOOR] = counts.get(FLOOR, 0) + (ids.size - int(np.count_nonzero(fits))) * weight
             ids = ids[fits]
         return ids
 
-    def fits(self, ids: Ids) -> Mask:
+    def fits(self, ids: Ids, level: int) -> Mask:
         """Whether the state alone leaves any room."""
         machine = self.problem.machine
-        layouts = narrowed(self.space.layouts(ids, FLOOR_LEVEL), ids.size)
+        layouts = narrowed(self.space.layouts(ids, level), ids.size)
         floor = state_floor_bytes(self.space.shape, layouts, machine.adapters)
         return np.broadcast_to(~(floor > machine.hardware.usable_bytes), ids.shape)
 
@@ -147,7 +151,8 @@ def chunks(pruner: Pruner, level: int, first: int, last: int, counts: dict[str, 
     waiting: list[Ids] = []
     held = 0
     for start in range(first, last, rows):
-        for ids in pruner.walk(level, np.arange(start, min(last, start + rows), dtype=np.int64), counts):
+        prefixes = np.arange(start, min(last, start + rows), dtype=np.int64)
+        for ids in pruner.walk(level, prefixes, counts, since=0):
             waiting.append(ids)
             held += ids.size
             if held >= rows:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from dscalc.cost.memory import memory
 from dscalc.cost.memory_floor import state_floor_bytes
 from dscalc.specs.given import gather
 from dscalc.specs.sweep_options import TABLE
-from dscalc.sweep.prune import Found, Problem, part
+from dscalc.sweep.prune import Found, Problem, merged, part
 from dscalc.sweep.rank import Kept, beaten, best, front, front_of
 from dscalc.sweep.search import search
 
@@ -76,12 +78,20 @@ def test_an_interrupt_keeps_the_best_so_far(whole: list[Found]) -> None:
     assert found[0].top.step_time_s[0] >= whole[0].top.step_time_s[0]
 
 
-def test_parts_add_up(whole: list[Found]) -> None:
-    problem = problems()[0]
-    outer = problem.space.radices[0]
-    seen = [part(problem, 1, n, n + 1) for n in range(outer)]
-    assert sum(f.feasible for f in seen) == whole[0].feasible
-    assert sum(f.done for f in seen) == problem.space.size
+@pytest.mark.parametrize("level", [1, 3, 5, 12, 14])
+def test_parts_add_up(level: int) -> None:
+    """Pieces that begin behind any axis make the checks of the axes before it too."""
+    given_ = gather(WORDS | {"gpus": 12, "tp": "1,2,3,5", "schedule": "1f1b", "vpp": 1, "max_micro_batch": 2}, TABLE)
+    (setup,) = build_setups(given_)
+    (space,) = spaces_of(setup, given_)
+    problem = Problem(space, setup.machine, 4)
+    prefixes = prod(space.radices[:level])
+    cuts = sorted({0, prefixes // 3, prefixes // 2, prefixes})
+    found = Found()
+    for first, last in pairwise(cuts):
+        found = merged(found, part(problem, level, first, last), problem)
+    same([found], search([problem]))
+    assert {"tp_heads", "memory"} <= dict(found.rejected).keys()
 
 
 def test_the_lower_bound_of_memory_is_one() -> None:
