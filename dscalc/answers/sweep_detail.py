@@ -6,11 +6,15 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dscalc.answers.step import StepAnswer
+import numpy as np
+
+from dscalc.answers.step import StepAnswer, TimeTerm
 from dscalc.answers.step import answer as step_answer
 from dscalc.answers.sweep_notes import words_of
 from dscalc.answers.sweep_setup import base_words
+from dscalc.specs.layout_spec import lower
 from dscalc.specs.sweep_options import TABLE
+from dscalc.sweep.prune import timed_on
 
 if TYPE_CHECKING:
     from dscalc.answers.sweep import CurvePoint, SweepAnswer
@@ -31,6 +35,34 @@ def in_full(answer: SweepAnswer, row: Row) -> StepAnswer:
     """
     setup = next(setup for setup in answer.setups if setup.name == row.setup)
     return step_answer(base_words(answer.given, setup.words) | words_of(row.layout))
+
+
+def times_of(answer: SweepAnswer, rows: Sequence[Row]) -> list[tuple[TimeTerm, ...]]:
+    """The terms of the step of each row, those of one machine worked out together.
+
+    Args:
+        answer: the sweep.
+        rows: some of its rows.
+
+    Returns:
+        The terms [s], in the order of the rows.
+    """
+    found: dict[int, tuple[TimeTerm, ...]] = {}
+    for setup in answer.setups:
+        mine = [n for n, row in enumerate(rows) if row.setup == setup.name]
+        if not mine:
+            continue
+        case = setup.case
+        layouts = lower([rows[n].layout for n in mine], case.books)
+        timed = timed_on(setup.machine, case.model.shape, layouts)
+        exposed = [np.broadcast_to(leaf.exposed_s, (len(mine),)) for leaf in timed.terms]
+        hidden = [np.broadcast_to(leaf.busy_s, (len(mine),)) - e for leaf, e in zip(timed.terms, exposed, strict=True)]
+        for i, n in enumerate(mine):
+            found[n] = tuple(
+                TimeTerm(leaf.spec.path, float(e[i]), float(h[i]), leaf.spec.formula, leaf.spec.source)
+                for leaf, e, h in zip(timed.terms, exposed, hidden, strict=True)
+            )
+    return [found[n] for n in range(len(rows))]
 
 
 def paying(answer: SweepAnswer, setup: str) -> CurvePoint | None:

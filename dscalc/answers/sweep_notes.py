@@ -70,6 +70,8 @@ def words_of(spec: LayoutSpec) -> dict[str, Any]:
     found = {name: getattr(spec, name) for name in (*axes, "micro_batch", "global_batch", "recompute")}
     if spec.dp_replicate == 1:
         found.pop("dp_replicate")
+    if spec.cp > 1:
+        found["cp_comm"] = spec.cp_comm
     if spec.recompute_layers is not None:
         found["recompute_layers"] = spec.recompute_layers
     return found

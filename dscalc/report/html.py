@@ -96,19 +96,21 @@ def embedded(answer: dict[str, Any]) -> Html:
     return Html(f'<script type="application/json" id="answer">{words}</script>')
 
 
-def page(title: str, body: Iterable[Html], links: Iterable[tuple[str, str]]) -> str:
-    """The whole page: one file, no script, nothing from elsewhere."""
+def contents(links: Iterable[tuple[str, str]]) -> Html:
+    """Links to the sections of the page."""
+    inside = "".join(f'<a href="#{anchor}">{escape(words)}</a>' for anchor, words in links)
+    return Html(f'<nav aria-label="Contents">{inside}</nav>')
+
+
+def page(title: str, body: Iterable[Html]) -> str:
+    """The whole page: one file, no script that runs, nothing from elsewhere."""
     style = (files("dscalc.report") / "page.css").read_text(encoding="utf-8")
-    contents = "".join(f'<a href="#{anchor}">{escape(words)}</a>' for anchor, words in links)
+    inside = "\n".join(part.markup for part in body)
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
         '<meta name="color-scheme" content="light dark">\n'
         f"<title>{escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
-        f'<a class="skip" href="#main">Skip to the answer</a>\n<main id="main">\n'
-        + "\n".join(part.markup for part in body).replace(
-            "<!--contents-->", f'<nav aria-label="Contents">{contents}</nav>'
-        )
-        + "\n</main>\n</body>\n</html>\n"
+        f'<a class="skip" href="#main">Skip to the answer</a>\n<main id="main">\n{inside}\n</main>\n</body>\n</html>\n'
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
@@ -102,17 +103,18 @@ def _headline(out: Screen, answer: StepAnswer, scale: Scale) -> None:
         f"{scale.of(answer.upper_s)} {scale.unit} if it hid none."
     )
     out.say("")
-    parts = segments(answer)
+    parts = segments(answer.terms)
     out.add(bar(parts, None, out.width))
     out.add(*legend(parts, scale, out.width))
 
 
-def segments(answer: StepAnswer) -> list[Segment]:
+def segments(terms: Sequence[TimeTerm]) -> list[Segment]:
     """The parts of a time bar, each the sum of the exposed seconds under its name; slivers are left out."""
     found = []
+    least = LEAST * sum(t.seconds for t in terms)
     for letter, name, colour, prefixes in _BAR:
-        total = sum(t.seconds for t in answer.terms if t.path.startswith(prefixes))
-        if total > LEAST * answer.step_time_s:
+        total = sum(t.seconds for t in terms if t.path.startswith(prefixes))
+        if total > least:
             found.append(Segment(letter, name, total, colour))
     return found
 

@@ -86,7 +86,7 @@ def line(answer: SweepAnswer) -> str:
     """The answer in one line."""
     best = answer.best
     if best is None or best.row is None:
-        return "nothing fits"
+        return "nothing fits" if answer.complete else "interrupted before a layout that fits was found"
     row = best.row
     on = f" on {row.setup}" if len(answer.setups) > 1 else ""
     return (
@@ -141,7 +141,7 @@ def _headline(out: Screen, answer: SweepAnswer) -> None:
             STRONG,
         )
     else:
-        out.say("Nothing fits.", BAD)
+        out.say("Nothing fits." if answer.complete else "Nothing that fits was found so far.", BAD)
     out.say(
         f"Of {format_count(answer.candidates)} candidates {format_count(answer.evaluated)} had their memory worked "
         f"out; {format_count(answer.feasible)} fit and were timed."
@@ -167,7 +167,8 @@ _CURVE = (
 def _curve(out: Screen, answer: SweepAnswer, points: list[CurvePoint], name: str) -> None:
     rows = [p.row for p in points if p.row is not None]
     kept = "the batch grows with the GPUs" if answer.given.get("scaling") == "weak" else "the batch stays"
-    known = f"; steps within {rows[0].high_s / rows[0].step_time_s - 1.0:.0%} by measured runs" if rows else ""
+    bars = sorted(row.high_s / row.step_time_s - 1.0 for row in rows)
+    known = f"; steps within {_between(bars[0], bars[-1])} by measured runs" if bars else ""
     out.head(f"Scaling{name}", kept + known)
     scale = scale_of(min((row.step_time_s for row in rows), default=1.0))
     (gpus, how), _, *rest = _CURVE
@@ -183,6 +184,10 @@ def _curve(out: Screen, answer: SweepAnswer, points: list[CurvePoint], name: str
 def _waits(point: CurvePoint) -> str:
     """Share of the step in which GPUs wait for the slowest."""
     return "" if point.row is None else f"{point.row.straggler_s / point.row.step_time_s:.1%}"
+
+
+def _between(low: float, high: float) -> str:
+    return f"{high:.0%}" if f"{low:.0%}" == f"{high:.0%}" else f"{low:.0%} to {high:.0%}"
 
 
 def _point(point: CurvePoint, scale: Scale, *, chosen: bool) -> tuple[Cell, ...]:

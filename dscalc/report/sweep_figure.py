@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from math import ceil, floor, inf, log, log10
 from typing import TYPE_CHECKING, NamedTuple
 
-from dscalc.answers.sweep_detail import in_full
+from dscalc.answers.sweep_detail import times_of
 from dscalc.report.screen import Segment
 from dscalc.report.step import segments
 from dscalc.report.sweep_words import LIMIT_WORDS, gpus_span, limit_gpus
 from dscalc.units import GIGA, HOUR
 
 if TYPE_CHECKING:
-    from dscalc.answers.step import StepAnswer
+    from dscalc.answers.step import TimeTerm
     from dscalc.answers.sweep import Ceiling, SweepAnswer
     from dscalc.answers.sweep_rows import Row
 
@@ -117,9 +117,10 @@ def figure_of(answer: SweepAnswer) -> Figure:
         What to draw; parts of which nothing fits are empty.
     """
     best = answer.best
+    rows = [p.row for p in answer.curve if p.row is not None]
     return Figure(
         curves=tuple(curve for setup in answer.setups if (curve := _curve(answer, setup.name)).marks),
-        bars=tuple(_bar(in_full(answer, p.row), p.setup) for p in answer.curve if p.row is not None),
+        bars=tuple(map(_bar, rows, times_of(answer, rows))),
         front=None if best is None or best.row is None else _front(answer, best.row),
     )
 
@@ -150,11 +151,10 @@ def _high(row: Row) -> float:
     return row.layout.global_batch * row.layout.seq_len / row.low_s
 
 
-def _bar(full: StepAnswer, setup: str) -> Bar:
-    spec = full.case.layout.spec
-    factor = spec.gpus / HOUR * GIGA / (spec.global_batch * spec.seq_len)
-    parts = tuple(part._replace(bytes=part.bytes * factor) for part in segments(full))
-    return Bar(setup, spec.gpus, full.step_time_s, parts)
+def _bar(row: Row, terms: Sequence[TimeTerm]) -> Bar:
+    factor = row.gpus / HOUR * GIGA / (row.layout.global_batch * row.layout.seq_len)
+    parts = tuple(part._replace(bytes=part.bytes * factor) for part in segments(terms))
+    return Bar(row.setup, row.gpus, row.step_time_s, parts)
 
 
 def _front(answer: SweepAnswer, best: Row) -> Front | None:

@@ -11,7 +11,7 @@ from dscalc.answers.sweep_detail import in_full, paying
 from dscalc.answers.sweep_rows import layout_words
 from dscalc.report import sweep_appendix as appendix
 from dscalc.report import sweep_sections as sections
-from dscalc.report.html import Cell, Html, embedded, number, page, section, tag
+from dscalc.report.html import Cell, Html, contents, embedded, number, page, section, tag
 from dscalc.report.sweep_figure import figure_of
 from dscalc.report.sweep_words import LIMIT_WORDS, ceiling_words, gpus_span, limit_gpus
 from dscalc.units import format_bytes, format_count, format_time
@@ -38,6 +38,7 @@ def sweep_page(answer: SweepAnswer, today: date | None = None) -> str:
     full = in_full(answer, row) if row is not None else None
     drawn = figure_of(answer)
     parts = [
+        ("warnings", "Warnings", appendix.warnings(answer)),
         ("curve", "Scaling", sections.scaling(answer, drawn)),
         ("ceiling", "Ceiling", sections.ceilings(answer)),
         ("machines", "Machines compared", sections.machines(answer)),
@@ -46,7 +47,6 @@ def sweep_page(answer: SweepAnswer, today: date | None = None) -> str:
         ("time", "Where the GPUs' time goes", sections.time(drawn, full)),
         ("memory", "Memory of the best layout", sections.memory(full)),
         ("tradeoff", "Speed against free memory", sections.tradeoff(drawn)),
-        ("warnings", "Warnings", appendix.warnings(answer)),
         ("left-out", "What is not included", appendix.left_out(answer)),
         ("inputs", "Inputs", appendix.inputs(answer)),
         ("assumptions", "Assumptions", appendix.assumptions(answer)),
@@ -56,16 +56,17 @@ def sweep_page(answer: SweepAnswer, today: date | None = None) -> str:
     shown = [(anchor, title, inner) for anchor, title, inner in parts if inner]
     title = title_of(answer)
     body = [_head(answer, title, today or date.today()), *_answer(answer, best, full)]
+    body.append(contents((anchor, heading) for anchor, heading, _ in shown))
     body += [section(anchor, heading, *inner) for anchor, heading, inner in shown]
-    body += [_foot(answer), embedded(answer.to_json())]
-    return page(title, body, [(anchor, heading) for anchor, heading, _ in shown])
+    return page(title, [*body, _foot(answer), embedded(answer.to_json())])
 
 
 def title_of(answer: SweepAnswer) -> str:
     """Model and machines in one line."""
     names = [setup.name for setup in answer.setups]
     where = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
-    return f"{answer.setups[0].case.model.shape.name} on {where}"
+    name = answer.setups[0].case.model.shape.name
+    return f"{name[:1].upper()}{name[1:]} on {where}"
 
 
 def _head(answer: SweepAnswer, title: str, today: date) -> Html:
@@ -91,7 +92,6 @@ def _answer(answer: SweepAnswer, best: CurvePoint | None, full: StepAnswer | Non
     if best is None or best.row is None or full is None:
         why = "".join(tag("p", _sentence(w)).markup for w in answer.warnings[:1])
         yield Html(f'<div class="answer stopped">{why or tag("p", "Nothing fits.").markup}</div>')
-        yield Html("<!--contents-->")
         return
     row, budget = best.row, best.budget
     on = f" of {row.setup}" if len(answer.setups) > 1 else ""
@@ -114,7 +114,6 @@ def _answer(answer: SweepAnswer, best: CurvePoint | None, full: StepAnswer | Non
     class_ = "answer stopped" if cut_short else "answer"
     yield Html(f'<div class="{class_}">{inner}</div>')
     yield _tiles(answer, row, budget)
-    yield Html("<!--contents-->")
 
 
 def _sentence(warning: Warning) -> str:

@@ -24,15 +24,16 @@ INK = (
 )  # apart for most who see few colours
 SHAPES = ("o", "s", "^", "D", "v", "*")
 PARTS = {
-    "compute": "#0f8f6a",
+    "compute": "#0b7a5a",
     "host": "#c8102e",
     "tensor": "#0072b2",
     "context": "#56b4e9",
-    "expert": "#c4679b",
+    "expert": "#a84e80",
     "data": "#e69f00",
-    "messages": "#8a7a00",
+    "messages": "#756700",
     "bubble": "#8c95a3",
     "optimizer": "#5b4ba3",
+    "waiting for the slowest": "#8a3b12",
 }
 CEILING, QUIET = "#b3261e", "#5a6678"
 INSTALL = "needs matplotlib; install it with: pip install 'dscalc[plot]'"

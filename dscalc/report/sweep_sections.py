@@ -113,9 +113,7 @@ def ceilings(answer: SweepAnswer) -> list[Cell]:
             continue
         parts += [tag("h3", setup.name)] if len(answer.setups) > 1 else []
         parts.append(tag("p", ceiling_words(answer, setup.name)))
-        moved = _moved(found)
-        drawing = draw.limits(found, moved).replace('id="limits-', f'id="limits-{len(parts)}-')
-        drawing = drawing.replace('labelledby="limits-title limits-words"', f'labelledby="limits-{len(parts)}-title"')
+        drawing = draw.limits(f"limits-{len(parts)}", found, _moved(found))
         parts.append(
             figure(
                 drawing,
@@ -280,7 +278,7 @@ def time(drawn: Figure, full: StepAnswer | None) -> list[Cell]:
     caption = (
         "GPU-hours for a billion tokens; a longer bar costs more. Communication counts only where nothing hides it."
     )
-    parts = time_segments(full)
+    parts = time_segments(full.terms)
     rows: list[list[Cell]] = [
         [
             PARTS.get(part.name, part.name),

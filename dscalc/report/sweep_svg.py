@@ -252,7 +252,7 @@ def _dot(room: float, seconds: float, layout: str, front: bool, chosen: bool, x:
     return element("g", element("title", escape(words)), circle, class_="series s0")
 
 
-def limits(found: Ceiling, moved: Mapping[str, float]) -> str:
+def limits(name: str, found: Ceiling, moved: Mapping[str, float]) -> str:
     """Each limit that is reached as a dot with its range, then where the ceiling goes with something changed."""
     reached = [limit for limit in found.limits.values() if limit.gpus is not None]
     ends = [v for limit in reached for v in (limit.gpus, limit.low_gpus, limit.high_gpus) if v] + list(moved.values())
@@ -294,4 +294,4 @@ def limits(found: Ceiling, moved: Mapping[str, float]) -> str:
             parts.append(text(about(gpus), x.at(gpus) + (10 if up else -10), y + 4, "tick", None if up else "end"))
             y += 28.0
     words = "; ".join(f"{LIMIT_WORDS[r.name]} at {about(r.gpus)} GPUs" for r in reached)
-    return picture("limits", "What the ceiling is made of, in GPUs (logarithmic)", words, WIDTH, y, parts)
+    return picture(name, "What the ceiling is made of, in GPUs (logarithmic)", words, WIDTH, y, parts)

@@ -47,7 +47,7 @@ class Problem:
     top: int
     by: str = "time"  # of rank.KEYS
     fits_anyway: bool = False  # memory does not reject: to find the layout that is nearest to fitting
-    chunk_rows: int = 2 * CHUNK_ROWS  # neighbours share what the step works out once; more rows leave the cache
+    chunk_rows: int = 4 * CHUNK_ROWS  # neighbours share what the step works out once; more rows leave the cache
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,7 +16,7 @@ from dscalc.frozen import dataclass
 from dscalc.sweep.prune import Found, Problem, Progress, merged, part
 from dscalc.sweep.space import ORDER
 
-TASKS_A_JOB = 8  # pieces of the space for each process: the last ones end together
+TASKS_A_JOB = 64  # pieces of the space for each process: the last ones end together, and an interrupt loses little
 PIECES = 512  # prefixes of one space that may be handed out
 
 _problems: tuple[Problem, ...] = ()  # of a worker

@@ -220,7 +220,7 @@ def _own(space: Space) -> Iterator[tuple[str, str, tuple[str, ...], Callable[[La
         ),
         (
             ("tp", "pp", "cp", "dp_replicate", "ep", "etp", "zero"),
-            lambda lay, grp: (grp.shard == 1.0) & (grp.expert_shard == 1.0) & (lay.zero != first["zero"]),
+            lambda lay, grp: (grp.dp_cp == 1.0) & (grp.expert_shard == 1.0) & (lay.zero != first["zero"]),
         ),
         (("pp", "vpp", "schedule", "recompute", "recompute_layers"), same_layers),
     )

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import importlib.util
+import json
+import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +28,11 @@ def test_files_are_written_beside_the_answer(run_dscalc: Callable[..., Any], tmp
     assert page.endswith("</html>\n")
     if plots:
         assert "</svg>" in (tmp_path / "curve.svg").read_text(encoding="utf-8")
+    _, command = re.findall(r"<code>dscalc (.*?)</code>", page)  # the sweep, then its best layout
+    again = run_dscalc(*shlex.split(html.unescape(command)), "--format", "json")
+    answered = re.findall(r'<script type="application/json" id="answer">(.*)</script>', page)
+    best = min(json.loads(answered[0])["result"]["curve"], key=lambda point: point["step_time_s"])
+    assert json.loads(again.stdout)["result"]["step_time_s"] == pytest.approx(best["step_time_s"], rel=1e-12)
     (tmp_path / "plan.html").write_text("mine", encoding="utf-8")
     ran = run_dscalc(*SMALL.split(), "--quiet", "--report", "plan.html", "--force", cwd=tmp_path)
     assert ran.returncode == 0

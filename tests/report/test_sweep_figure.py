@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dscalc.answers.sweep import SweepAnswer
+from dscalc.answers.sweep import SweepAnswer, sweep
 from dscalc.answers.sweep_detail import in_full, paying, typed
 from dscalc.report.chart import ASCII, UNICODE, Glyphs
 from dscalc.report.screen import Screen
 from dscalc.report.sweep_charts import curve_chart, layout_charts
-from dscalc.report.sweep_figure import SLOW, figure_of, linear_ticks, log_ticks
+from dscalc.report.sweep_figure import SLOW, ceiling_range, figure_of, linear_ticks, log_ticks
 from tests.golden.test_screens import compare
 
 HOUR_S, BILLION = 3600.0, 1e9
@@ -35,6 +36,35 @@ def test_one_layout_in_full_is_its_row(answer: SweepAnswer) -> None:
             full = in_full(answer, row)
             assert full.step_time_s == pytest.approx(row.step_time_s, rel=1e-12)
             assert full.memory.total_bytes == pytest.approx(row.total_bytes, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"cp": "2,4", "cp_comm": "ulysses"},
+        {"pp": 4, "schedule": "zb-h1,1f1b"},
+        {"zero": 3, "dp_replicate": "2,4"},
+        {"tp": 8, "sequence_parallel": False, "recompute": "full"},
+        {"model": "deepseek-v3", "cluster": "gb200-nvl72", "gpus": 256, "global_batch": 512, "pp": 8, "ep": "8,16"},
+    ],
+    ids=lambda asked: " ".join(asked),
+)
+def test_every_axis_reaches_the_layout_in_full(asked: dict[str, Any]) -> None:
+    """What a report shows term by term is the layout of the row, whatever was swept."""
+    usual = {
+        "model": "llama-3-8b",
+        "cluster": "dgx-h100",
+        "gpus": 32,
+        "global_batch": 64,
+        "max_tp": 8,
+        "recompute": "none",
+    }
+    found = sweep(**{**usual, "cp": 1, "pp": 1, "top": 2, **asked})
+    assert found.rows
+    for row in (r for r in found.rows if r.rank):
+        full = in_full(found, row)
+        assert full.case.layout.spec == row.layout
+        assert full.step_time_s == pytest.approx(row.step_time_s, rel=1e-12)
 
 
 def test_front_is_what_no_other_layout_beats(answer: SweepAnswer) -> None:
@@ -77,6 +107,20 @@ def test_the_last_size_that_pays(plain: SweepAnswer) -> None:
         return None if point is None else point.gpus
 
     assert [last(limit) for limit in (None, 1000.0, 64.0, 63.0, 4.0)] == [128, 128, 64, 32, None]
+
+
+def test_words_of_a_ceiling(plain: SweepAnswer) -> None:
+    """Two digits where an error bar bears on it, all of them where none does."""
+    (curve,) = figure_of(plain).curves
+
+    def words(limit: str | None, gpus: float | None, low: float | None, high: float | None) -> str:
+        found = replace(curve.ceiling, binding_limit=limit, gpus=gpus, low_gpus=low, high_gpus=high)
+        return ceiling_range(curve._replace(ceiling=found))
+
+    assert words("marginal_gain", 726.2, 590.6, 756.9) == "730 GPUs (590 - 760): marginal GPU"
+    assert words("throughput_peak", 4096.0, 2048.0, None) == "4,100 GPUs (2,000 - ?): throughput peak"
+    assert words("sequences", 1024.0, 1024.0, 1024.0) == "1,024 GPUs: sequences"
+    assert words(None, None, None, None) == "not reached"
 
 
 def test_nothing_fits_draws_nothing(nothing: SweepAnswer) -> None:

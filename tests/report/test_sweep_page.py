@@ -266,5 +266,57 @@ def test_reads_in_a_browser_wide_and_narrow(browser: str, written: str, tmp_path
         assert seen["pictures"] == 6
         assert seen["outside"] == []
         assert seen["touching"] == []
-        assert seen["compute"] == "rgb(15, 143, 106)"  # the style reaches into the pictures
+        assert seen["compute"] == "rgb(11, 122, 90)"  # the style reaches into the pictures
         assert seen["line"] == "rgb(0, 114, 178)"
+
+
+def colours(style: str) -> Iterator[dict[str, str]]:
+    """The colours by name of the light page, of the dark one, and on paper."""
+    light = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", style[: style.index("@media")]))
+    for block in re.findall(r"@media \(prefers-color-scheme: dark\) \{\s*:root \{(.*?)\}", style, re.DOTALL):
+        yield light
+        yield light | dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block))
+    paper = style[style.index("@media print") :]
+    yield light | dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", paper))
+
+
+def contrast(one: str, other: str) -> float:
+    """Contrast ratio of two colours, as WCAG 2.2 defines it."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_every_part_of_a_bar_has_its_colour(page: Page) -> None:
+    """A part that is added to the bars of a terminal gets one here too."""
+    from dscalc.report import memory, step, sweep_plot
+    from dscalc.report.sweep_svg import slug
+
+    style = "".join(page.inside["style"])
+    for _, name, *_ in (*step._BAR, *memory._BAR):
+        assert f".{slug(name)} {{" in style or f".{slug(name)}, " in style
+    assert [name for _, name, *_ in step._BAR] == list(sweep_plot.PARTS)
+
+
+def test_everything_stands_out(page: Page) -> None:
+    """WCAG 2.2: 4.5 to 1 for text, 3 to 1 for lines and areas that mean something."""
+    style = "".join(page.inside["style"])
+    assert contrast("#000000", "#ffffff") == pytest.approx(21.0)
+    parts = ("compute", "host", "tensor", "context", "expert", "data", "messages", "bubble", "optimizer", "waiting")
+    on_light = set(re.findall(r"\.part-([a-z]+)-text", style))
+    themes = list(colours(style))
+    assert len(themes) == 3
+    for n, theme in enumerate(themes):
+        for ground in ("page", "card"):
+            for ink in ("text", "quiet", "accent"):
+                assert contrast(theme[ink], theme[ground]) >= 4.5, (n, ink, ground)
+        for line in ("s0", "s1", "s2", "s3", "s4", "s5", "bad", "good"):
+            assert contrast(theme[line], theme["page"]) >= 3.0, (n, line)
+        for part in parts:
+            ink = theme["on-light"] if n == 1 or part in on_light else theme["on-dark"]
+            assert contrast(ink, theme[part]) >= 4.5, (n, part, contrast(ink, theme[part]))

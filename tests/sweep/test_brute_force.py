@@ -194,6 +194,13 @@ def test_search_equals_a_loop_over_a_whole_space(model: dict[str, int], gpus: in
     assert compare(words, alone=False) > 1000
 
 
+def test_a_shard_group_of_one_is_not_the_same_for_every_stage() -> None:
+    """ZeRO-3 over one rank still reduces unit by unit between its replicas: found by the test above."""
+    words = DENSE | {"gpus": 2, "global_batch": 4, "seq_len": 1024, "cluster": "dgx-h100", "recompute": ["none"]}
+    words |= {"zero": [1, 3], "max_cp": 1, "max_micro_batch": 1, "dp_replicate": [2]}
+    assert compare(words, alone=True) > 1
+
+
 def test_tight_memory_and_nothing_that_fits() -> None:
     words = {"model": "llama-3-8b", "gpu": "H100-SXM5-80GB", "gpus": 1, "global_batch": 2, "seq_len": 4096}
     assert compare(words, alone=False) == 0
