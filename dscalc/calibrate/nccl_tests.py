@@ -54,7 +54,10 @@ _NRANKS = re.compile(r"\bnranks (\d+)\b", re.IGNORECASE)
 _NNODES = re.compile(r"\bnRanks \d+ nNodes (\d+)\b")
 _TASKS = re.compile(r"\bSLURM_(?:NTASKS|NPROCS)=(\d+)\b")
 _TAIL = re.compile(r"(?:(?<!\S)\d[\d.e+]*\s+\d+\.\d+\s+\d+\.\d+\s+\S+(?:\s+|$)){2}$")
-_BROKEN = re.compile(r"[\d.eE+/NA \t-]+|\s*[A-Za-z]{1,8}[\d.eE+/NA \t-]*")
+_BROKEN = re.compile(  # numbers; the end of a word and numbers; the end of a count, a type, a reduction and numbers
+    r"[\d.eE+/NA \t-]+|\s*[A-Za-z]{1,8}[\d.eE+/NA \t-]*|"
+    r"\s*\d{0,15}\s*(?:" + "|".join(ELEMENT_BYTES) + r")\s+(?:[a-z]{1,8}\s)?[\d.eE+/NA \t-]*"
+)
 _STARTED = re.compile(r"\s*\d{1,15}(?:\s+(?:\d{1,15}(?:\s+\w{0,10})?)?)?")
 _SIGN = re.compile(
     r"nThread\s+\d+\s+nGpus|redop|Avg bus bandwidth|Collective test starting|"
@@ -99,13 +102,14 @@ class Reader:
         if "|" in text:  # tables set in bars
             text = untagged(text).replace("|", " ")
         if line.noise:
-            self._message(line.noise)
+            self._message(line.noise, line.number)
             if not text.strip():
                 return
         piece = find_piece(text)
         if piece is not None:
-            self._flush()
-            self._row(piece, line, text)
+            if not (self.pending and _headless(piece) and self._continue(text, line)):
+                self._flush()
+                self._row(piece, line, text)
         elif self._said(text, line):
             pass
         elif self.pending:
@@ -195,8 +199,10 @@ class Reader:
             if len(named) == 1:
                 self.hint = (OPS[named.pop()], f"{GUESSED} line {line.number}")
 
-    def _message(self, noise: str) -> None:
-        """A message of NCCL: how many ranks its communicator has."""
+    def _message(self, noise: str, line: int) -> None:
+        """A message of NCCL: how many ranks its communicator has, or a warning."""
+        if "CCL WARN" in noise and len(self.trouble) < MOST_PIECES:
+            self.trouble.append(Trouble(line, " ".join(noise.split())[:160]))
         if "anks" in noise:
             found = _NRANKS.search(noise)
             if found:
@@ -243,19 +249,21 @@ class Reader:
         part.deviations |= deviations
         (part.rows if row.size else part.zero).append(row)
 
-    def _continue(self, text: str, line: Line) -> None:
-        """A further piece of a broken row, or something else between its pieces."""
+    def _continue(self, text: str, line: Line) -> bool:
+        """Take a further piece of a broken row; whether that row is whole now."""
         body = untagged(text)
-        if not body.strip() or len(body) > LONGEST_PIECE or _BROKEN.fullmatch(body) is None:
-            return
+        if not body.strip() or len(body) > LONGEST_PIECE:
+            return False
+        if _BROKEN.fullmatch(body) is None and find_piece(body) is None:  # something else between the pieces
+            return False
         self.pending.append(line._replace(text=body))
-        if len(self.pending) > MOST_PIECES:
-            self._flush()
-            return
         row = self._joined()
         if row is not None:
             self.pending = []
             self._keep(*row)
+        elif len(self.pending) > MOST_PIECES:
+            self._flush()
+        return row is not None
 
     def _joined(self) -> tuple[Row, bool] | None:
         """The row that the pieces make: complete, and every cell from a later piece proved by size over time."""
@@ -275,7 +283,7 @@ class Reader:
             if found is None or parts(Row(0, piece.size, piece.elements, piece.dtype, redop, None, found[1])) == 0:
                 continue
             root, halves, deviations = found
-            if all(_proved(piece.size, half) for half in halves):
+            if _proved(piece.size, halves[0]) and (_absent(halves[1]) or _proved(piece.size, halves[1])):
                 line = self.pending[0].number
                 row = Row(line, piece.size, piece.elements, piece.dtype, redop, root, halves, rejoined=True)
                 return row, deviations
@@ -343,6 +351,17 @@ class Reader:
             if lines:
                 count = "1 row was" if len(lines) == 1 else f"{len(lines)} rows were"
                 yield f"{count} {what} ({'first: ' if len(lines) > 1 else ''}line {lines[0]})"
+
+
+def _headless(piece: Piece) -> bool:
+    """Whether the size of a row is no multiple of its count: digits of it may stand on an earlier line."""
+    row = Row(0, piece.size, piece.elements, piece.dtype, "", None, (NO_HALF, NO_HALF))
+    return piece.dtype in ELEMENT_BYTES and parts(row) == 0
+
+
+def _absent(half: Half) -> bool:
+    """Whether the test did not run this half, and says so in every cell."""
+    return {half.time.text, half.algbw.text, half.busbw.text} == {"N/A"}
 
 
 def _proved(size: int, half: Half) -> bool:

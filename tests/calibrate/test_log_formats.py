@@ -14,7 +14,8 @@ from dscalc.calibrate.log_text import Log
 from dscalc.calibrate.logs import read_log, read_text
 from dscalc.calibrate.measurements import Read, Table
 from dscalc.calibrate.table_checks import NOTHING_STATED, Stated
-from tests.calibrate.written import GENERATIONS, nccl_tests, times_of
+from dscalc.errors import InputError
+from tests.calibrate.written import GENERATIONS, NOISE, nccl_tests, times_of
 
 SIZES = [1024 << k for k in range(0, 20, 2)]
 
@@ -68,6 +69,12 @@ def test_the_format_says_which_library() -> None:
     assert read(log.text).format == "nccl-tests"
 
 
+def test_a_run_that_died_names_the_warning_of_nccl() -> None:
+    log = nccl_tests("all_reduce", 8, SIZES, times_of(SIZES, 12.0, 180.0))
+    with pytest.raises(InputError, match=r"line 26 says .*NCCL WARN NET/IB : Got completion with error 12"):
+        read("\n".join([*log.lines[: min(log.rows)], *[NOISE[0]] * 9, NOISE[2]]) + "\n")
+
+
 def test_several_tests_in_one_file() -> None:
     first = nccl_tests("all_reduce", 16, SIZES, times_of(SIZES, 20.0, 90.0), hosts=2)
     second = nccl_tests("sendrecv", 2, SIZES, times_of(SIZES, 9.0, 40.0), hosts=2, in_place=False)
@@ -87,6 +94,25 @@ def test_rows_without_a_header_are_parted_by_their_ranks() -> None:
         ("all_reduce", 16, 2),
         ("all_reduce", 32, 4),
     ]
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_row_that_messages_broke_is_put_together(in_place: bool) -> None:
+    log = nccl_tests("alltoall", 8, SIZES, times_of(SIZES, 12.0, 180.0), in_place=in_place)
+    lines = list(log.lines)
+    at = max(log.rows)
+    for cut in (8, 22, 48, 55, 63, 70, 80, 90):  # in each number
+        row = lines[at]
+        broken = [row[:cut] + NOISE[0], NOISE[1], NOISE[0], row[cut:]]
+        found = read("\n".join([*lines[:at], *broken, *lines[at + 1 :]]) + "\n")
+        (one,) = found.tables
+        printed = log.rows[at].cells
+        assert one.size_bytes[-1] == SIZES[-1], cut
+        assert one.time_s[0, -1] * 1e6 == pytest.approx(printed[0][0]), cut
+        assert one.rows_torn == 0
+        if printed[1] is not None:
+            assert one.busbw_bytes_per_s[1, -1] / 1e9 == pytest.approx(printed[1][2]), cut
+        assert "1 row was broken by other lines" in found.notes[0]
 
 
 def test_rows_of_no_bytes_are_counted_and_left_out() -> None:
