@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dscalc.answers.batch_limits import EXTRA_DATA, Limit, Waiting, limits, waiting
+from dscalc.answers.batch_limits import EXTRA_DATA, Limit, Waiting, law_params, limits, waiting
 from dscalc.answers.batch_rules import Rates, Warmup, rates
 from dscalc.answers.case import SHAPE_WORDS, Case, build_case, inputs_of
 from dscalc.answers.envelope import Assumption, Warning, envelope
@@ -170,7 +170,7 @@ def answer(given: Mapping[str, Any]) -> BatchAnswer:
     said = "optimizer" in given or "stack" in given or modelled
     found_rates = rates(given, size, spec.optimizer if said else None, assumed, warned)
     each, unit = (1, "images") if seq_len is None else (seq_len, "tokens")
-    params = (float(case.counts.main), float(case.counts.active)) if modelled else None
+    params = law_params(case.counts) if modelled else None
     worker = spec.micro_batch * spec.grad_accum * each
     found_limits = limits(given, float(size * each), float(worker), unit, params, assumed, warned)
     layouts = _layouts(given, case) if modelled else None

@@ -22,6 +22,8 @@ from dscalc.specs.layout_spec import LayoutSpec, lower
 
 OTHERS = ("tp", "cp", "ep", "etp", "pp")
 FEWER = 8  # times fewer workers, at most
+FSDP = 3  # ZeRO stage that gathers weights
+EACH = "each micro"  # batch
 
 
 class Variant(NamedTuple):
@@ -46,6 +48,11 @@ class Variant(NamedTuple):
     data_bytes: float | None
     data_calls: float | None
     reduced: str
+
+    @property
+    def sends_each_micro_batch(self) -> bool:
+        """Gradients or, under ZeRO-3, weights cross the network in every micro-batch."""
+        return self.data_calls != 0.0 and (self.reduced == EACH or (self.zero == FSDP and self.dp > 1))
 
 
 class Parallelism(NamedTuple):
@@ -203,7 +210,7 @@ def _reduced(spec: LayoutSpec) -> str:
     if spec.dp * spec.cp == 1:
         return "never"
     often = spec.zero >= 2 and not spec.no_sync and spec.grad_accum > 1
-    return "each micro" if often else "once"
+    return EACH if often else "once"
 
 
 WORDS = (

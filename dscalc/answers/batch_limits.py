@@ -20,6 +20,7 @@ from dscalc.cost.batch_laws import (
     law_batch_tokens,
     outside,
 )
+from dscalc.cost.inventory import ParameterCounts
 from dscalc.cost.sgd import data_penalty, steps_penalty
 from dscalc.cost.stragglers import (
     exponential_maximum_factor,
@@ -68,6 +69,13 @@ class Limit(NamedTuple):
     source: str
 
 
+def law_params(counts: ParameterCounts) -> tuple[float, float]:
+    """Parameters as laws count them: without embedding and head (302e6 of [Zhang2024] are 12 * 24 * 1024^2); and those
+    that a token uses, for 6 N D.
+    """
+    return float(counts.main - counts.embedding - counts.head), float(counts.active)
+
+
 def limits(
     given: Mapping[str, Any],
     batch: float,
@@ -84,7 +92,7 @@ def limits(
         batch: effective batch [unit].
         worker: of one worker in one update [unit].
         unit: ``tokens``, or ``images`` where sequences have no length: published laws count tokens.
-        params: all parameters and those a token uses; None without a model [parameters].
+        params: from ``law_params``; None without a model [parameters].
         assumed: gets what was taken for granted.
         warned: gets what the reader should know.
 

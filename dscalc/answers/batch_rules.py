@@ -220,6 +220,10 @@ def rates(
     adam = _adam(given, base_batch, batch, assumed) if name == "sqrt" and base_batch else None
     warmup = _warmup(given, facts.rules[name], next(s for s in scaled if s.chosen), batch, base_lr, assumed)
     found = Rates(name, base_batch, base_lr, scaled, adam, warmup, facts.points)
+    idle = [f"--{word}" for word in ADAM if word in given] if adam is None else []
+    if idle:
+        words = f"{' and '.join(idle)} changed nothing: only the square-root rule from a base batch scales Adam"
+        warned.append(Warning("unused_option", words, "add --base-batch and --rule sqrt, or leave it out"))
     if base_batch is not None:
         warned += _warnings(found, batch, base_batch, optimizer)
     return found

@@ -94,6 +94,10 @@ class BenchAnswer:
         """Measured rows of some kinds, in the order they were measured."""
         return [row for row in self.measured.rows if row["kind"] in kinds]
 
+    def notes(self, *codes: str) -> list[str]:
+        """What was left out and why, each once."""
+        return list(dict.fromkeys(row["message"] for row in self.rows("note") if row["code"] in codes))
+
     @property
     def compared(self) -> str:
         """What was compared to find slow ones, where nothing was found."""
@@ -163,6 +167,15 @@ class BenchAnswer:
                     "go on with --resume and a larger --budget",
                 )
             )
+        base = self.profiled.base
+        if base is not None and self.run["backend"] == "gloo":
+            found.append(
+                Warning(
+                    "not_that_gpu",
+                    f"CPUs and gloo were measured, the profile is made for {base.gpu.id}",
+                    "run it where that GPU is",
+                )
+            )
         if self.profile_path is None:
             found.append(
                 Warning(
@@ -197,7 +210,7 @@ class BenchAnswer:
                 "kernels": self.rows("gemm", "memory_copy", "launch"),
                 "overlaps": self.rows("overlap"),
                 "slow": [each._asdict() for each in self.slow],
-                "notes": [row["message"] for row in self.rows("note")],
+                "notes": self.notes("skipped", "unsupported", "budget"),
             },
         )
 

@@ -23,7 +23,7 @@ from dscalc.errors import DscalcError, InputError
 from dscalc.frozen import dataclass
 from dscalc.specs.hardware import ClusterSpec, GpuSpec
 from dscalc.specs.network import load_interconnect, lower_network
-from dscalc.specs.store import cluster_ids, load_cluster, load_gpu
+from dscalc.specs.store import cluster_ids, load_cluster, load_gpu, load_profile_file
 
 USUAL_PROVIDER = "on-prem"  # whose nodes stand for a kind where several clusters have it
 STANDARD: dict[str, Any] = {"model": "llama-3-8b", "zero": 3, "seq_len": 4096}  # a layout that most networks see
@@ -49,6 +49,10 @@ class Effect(NamedTuple):
     gpus: int
     usual_s: float
     measured_s: float
+
+
+class SeveralGpusError(InputError):
+    """Logs of different GPUs, which make no one profile."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,11 +137,17 @@ def profiled(
         InputError: options that contradict each other, a GPU that nobody knows, or scipy is not installed.
     """
     profiles = (given["profile"],) if "profile" in given else ()
-    cluster = load_cluster(given["cluster"], profiles).spec if "cluster" in given else None
+    cluster, own = _started_from(given, profiles)
     stated = given.get("gpus_per_node") or (cluster.gpus_in_node if cluster else None)
     found = fit_logs(read, nodes, stated)
     warnings = list(notes_of(found, read, nodes, stated))
-    gpu = _gpu(given, cluster, found, profiles)
+    try:
+        gpu = own or _gpu(given, cluster, found, profiles)
+    except SeveralGpusError as error:
+        if output or comparing or step_file:
+            raise
+        gpu, found = None, fit_logs((), nodes, stated)  # runs of different hardware are no repetitions of one another
+        warnings = [Warning("several_gpus", f"no fits: {error.message}", "give the logs of one at a time")]
     base: Base | None = None
     assumptions: list[Assumption] = []
     if gpu is not None:
@@ -159,7 +169,7 @@ def profiled(
     kernels: tuple[Kernel, ...] = ()
     usual: ClusterSpec | None = None
     if comparing and base is not None:
-        usual = cluster or _shipped_kind(base)
+        usual = cluster if cluster is not None and "cluster" in given else _shipped_kind(base)
         beside = compare(found.fits, usual, lower_network(usual).network)
         kernels = compare_gpu(found.gemms, found.copies, base.gpu)
         warnings += [*slow_links(beside, usual), *slow_kernels(kernels, base.gpu)]
@@ -180,6 +190,16 @@ def profiled(
 
 
 # ------------------------------------------------------------------------------------------------- what was measured on
+def _started_from(given: Mapping[str, Any], profiles: Sequence[str]) -> tuple[ClusterSpec | None, GpuSpec | None]:
+    """The cluster that the options name, or the cluster or GPU of a profile's file that stands alone."""
+    if "cluster" in given:
+        return load_cluster(given["cluster"], profiles).spec, None
+    if "profile" in given and "gpu" not in given and not Path(given["profile"]).is_dir():
+        spec = load_profile_file(given["profile"]).spec
+        return (spec, None) if isinstance(spec, ClusterSpec) else (None, spec)
+    return None, None
+
+
 def _gpu(
     given: Mapping[str, Any], cluster: ClusterSpec | None, found: Calibration, profiles: Sequence[str]
 ) -> GpuSpec | None:
@@ -194,7 +214,7 @@ def _gpu(
     seen = [known_gpu(name, profiles) for name in found.gpus]
     known = {each.id: each for each in seen if each is not None}
     if len(known) > 1:
-        raise InputError(
+        raise SeveralGpusError(
             f"the logs are of {' and '.join(known)}; fit the logs of one kind of GPU at a time", where="dscalc fit"
         )
     return next(iter(known.values()), None)
@@ -226,8 +246,6 @@ def _base(
 
 def _shipped_kind(base: Base) -> ClusterSpec:
     """The shipped cluster with such nodes: the one that is nobody's cloud, where several are."""
-    if base.cluster is not None:
-        return base.cluster
     kinds = [load_cluster(name).spec for name in cluster_ids()]
     same = [c for c in kinds if c.gpu == base.gpu.id and c.gpus_in_node == base.gpus_per_node and c.tiers]
     own = [c for c in same if c.provider.startswith(USUAL_PROVIDER)] or same

@@ -78,7 +78,7 @@ class Inputs:
     table: PaceTable
     constants: PaceConstants
     network: Lowered
-    slower: tuple[tuple[Engine, PaceTable, PaceConstants], ...] = ()  # each measured number once at the bad end
+    slower: tuple[tuple[Engine, PaceTable], ...] = ()  # each measured number once at the bad end
     jitter: float = 0.0  # spread of a step between GPUs, as a share of it
 
     def run(self) -> Step:
@@ -98,7 +98,7 @@ class Inputs:
         Returns:
             Relative half-widths; zero where nothing was measured here.
         """
-        worse = [replace(self, engine=e, table=t, constants=c) for e, t, c in self.slower]
+        worse = [replace(self, engine=e, table=t) for e, t in self.slower]
         own = sum((float(case.run().step_time_s[0]) / seconds - 1.0) ** 2 for case in worse)
         ends = [0.0, 0.0]
         if self.network.network.measured:
@@ -322,10 +322,10 @@ def step_inputs(given: Mapping[str, Any], case: Case) -> tuple[Inputs, tuple[Not
         )
     cluster = case.machine.cluster
     table, constants = with_faults(pace_table(), cluster.faults if cluster else ()), pace_constants()
-    slower: tuple[tuple[Engine, PaceTable, PaceConstants], ...] = ()
+    slower: tuple[tuple[Engine, PaceTable], ...] = ()
     if cluster is not None and cluster.sustained.model_dump() != Sustained.trusted({}).model_dump():
-        found = calibrated(gpu, cluster.sustained, spec.stack, record, table, constants)
-        record, table, constants, slower = found.engine, found.table, found.constants, found.slower
+        found = calibrated(gpu, cluster.sustained, spec.stack, record, table)
+        record, table, slower = found.engine, found.table, found.slower
         replaced = {n.name for n in found.notes}
         notes = (*(n for n in notes if n.name not in replaced), *found.notes)
     if "flops" in given or "peak_fraction" in given:
@@ -335,7 +335,7 @@ def step_inputs(given: Mapping[str, Any], case: Case) -> tuple[Inputs, tuple[Not
             raise InputError("0 is out of range; a value above 0 is right", where="--" + name.replace("_", "-"))
         by_hand = np.asarray([share])
         record = replace(record, gemm_fraction=by_hand)
-        slower = tuple((replace(e, gemm_fraction=by_hand), t, c) for e, t, c in slower)
+        slower = tuple((replace(e, gemm_fraction=by_hand), t) for e, t in slower)
         notes = tuple(n for n in notes if not n.name.endswith("gemm_fraction"))
     return (
         Inputs(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,8 +12,10 @@ from dscalc.answers.envelope import Warning
 from dscalc.cost.communication import communication
 from dscalc.cost.measured import moved_curves
 from dscalc.cost.step import Step
+from dscalc.cost.stragglers import normal_maximum_factor
 from dscalc.records import PaceTable
 from dscalc.specs.pace import faults
+from dscalc.specs.sgd_facts import sgd_facts
 from dscalc.units import format_time
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ class Explanation(NamedTuple):
 
     what: str
     step_time_s: float
-    kind: str  # overlap | kernels | host | hardware | network | fault | layout
+    kind: str  # overlap | kernels | host | hardware | network | straggler | fault | layout
     next_step: str
 
 
@@ -188,12 +190,30 @@ def explanations(inputs: Inputs, answer: StepAnswer, measured_s: float) -> tuple
         if (seconds / predicted - 1.0) * (1.0 if slower else -1.0) > WORTH:
             found.append(Explanation(what, seconds, kind, then))
     if slower:
-        found += _faults(inputs, predicted, measured_s)
+        found += [*_slow_gpu(answer, measured_s), *_faults(inputs, predicted, measured_s)]
     found.sort(key=lambda e: (e.kind != "fault", abs(np.log(e.step_time_s / measured_s))))
     way = "slower" if slower else "faster"
     factor = measured_s / predicted if slower else predicted / measured_s
     words = f"{factor - 1.0:.0%} {way}" if factor < 2.0 else f"{factor:.1f} times as {'long' if slower else 'fast'}"
     return f"{words} than predicted" if factor < 2.0 else f"{words} as predicted", tuple(found)
+
+
+def _slow_gpu(answer: StepAnswer, measured_s: float) -> Iterator[Explanation]:
+    """One GPU as slow as slow machines are, for which all others wait; and what the whole gap would take."""
+    gpus, alike_s = answer.case.layout.spec.gpus, answer.step_time_s - answer.straggler_s
+    gap = measured_s / alike_s - 1.0
+    seconds = alike_s * (1.0 + min(gap, sgd_facts().slow_by))
+    if gpus == 1 or seconds < answer.step_time_s * (1.0 + WORTH):
+        return
+    jitter = gap / float(normal_maximum_factor(np.array([float(gpus)]))[0])
+    spread = f", or --jitter {jitter:.1%}" if jitter < 1.0 else ""
+    yield Explanation(
+        f"one GPU is {seconds / alike_s - 1.0:.0%} slower, and all wait for it",
+        seconds,
+        "straggler",
+        f"time each rank up to its first collective; run `dscalc bench` on each node. The whole gap takes one GPU "
+        f"{gap:.0%} slower{spread}",
+    )
 
 
 def _faults(inputs: Inputs, predicted: float, measured_s: float) -> list[Explanation]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dscalc.answers.batch_limits import law_params
 from dscalc.answers.batch_limits import limits as batch_limits
 from dscalc.answers.case import inputs_of
 from dscalc.answers.envelope import Assumption, Warning, envelope
@@ -288,8 +289,7 @@ def _critical(setup: Setup, given: Mapping[str, Any]) -> tuple[float, str] | Non
     if not any(name in given for name in OF_BATCH):
         return None
     step_tokens = float(setup.batches[0] * setup.spec.seq_len)
-    params = (float(setup.case.counts.main), float(setup.case.counts.active))
-    laws = batch_limits(given, step_tokens, step_tokens, "tokens", params, [], [])
+    laws = batch_limits(given, step_tokens, step_tokens, "tokens", law_params(setup.case.counts), [], [])
     known = [(law.critical_batch, law.law) for law in laws if law.critical_batch is not None and law.kind != OPTIMAL]
     return min(known, default=None)
 

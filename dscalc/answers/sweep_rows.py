@@ -14,7 +14,7 @@ from dscalc.cost.conventions import model_flop
 from dscalc.cost.memory import memory
 from dscalc.cost.step import Step
 from dscalc.frozen import dataclass
-from dscalc.records import Array, Layouts, Timing
+from dscalc.records import Array, Layouts
 from dscalc.specs.layout_spec import LayoutSpec
 from dscalc.sweep.prune import timed_on
 from dscalc.sweep.space import Ids, Space
@@ -179,7 +179,7 @@ def error_of(setup: Setup, space: Space, layouts: Layouts, timed: Step) -> Array
 def _measured_error(setup: Setup, space: Space, layouts: Layouts, timed: Step) -> Array:
     """What the errors of numbers measured on the cluster do to each row: root of the sum of squares."""
     machine, timing = setup.machine, setup.machine.timing
-    worse = [Timing(e, t, c, timing.network) for e, t, c in setup.inputs.slower]
+    worse = [replace(timing, engine=e, table=t) for e, t in setup.inputs.slower]
     if timing.network.measured:
         worse.append(replace(timing, network=replace(timing.network, edge=1.0)))
     total = np.zeros(len(timed.step_time_s))

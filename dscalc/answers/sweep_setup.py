@@ -70,6 +70,10 @@ def build_setups(given: Mapping[str, Any]) -> tuple[Setup, ...]:
     for values in product(*lists.values()):
         words = dict(zip(lists, values, strict=True))
         found.append(_setup(given, words, counts, prod(map(len, lists.values())) > 1))
+    names = [setup.name for setup in found]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f"{twice} is named twice; name each machine once", where=f"--{next(iter(lists))}")
     return tuple(found)
 
 

@@ -1,9 +1,9 @@
 """How the ranks of ``dscalc bench`` agree on what comes next, and how a run ends when one of them does not answer.
 
 Everything goes through the key-value store of the launcher, never through the collectives under test: these may hang.
-A thread of each rank says every second that it lives. On rank 0 that thread also judges: when an item is overdue, a
-rank reports an error, or the launcher says stop, it finds out who is silent, writes that down and ends the process,
-because the main thread may sit in a call that never returns.
+A thread of each rank says every second that it lives. Another one judges on rank 0: when an item is overdue, a rank
+reports an error, or the launcher says stop, it finds out who is silent, writes that down and ends the process, because
+the main thread may sit in a call that never returns. On the other ranks it ends the process when rank 0 is gone.
 """
 
 from __future__ import annotations
@@ -49,11 +49,16 @@ class Control:
         self._item, self._inside, self._words = 0, False, "setting up"
         self._deadline = time.monotonic() + max(PATIENCE_S, timeout_s)
         self._ended = threading.Event()
-        self._watch: threading.Thread | None = None
+        self._heard, self._refused = time.monotonic(), 0.0
+        self._troubled = False
+        self._verdict: str | None = None
+        self._threads: list[threading.Thread] = []
         self._masked: Any = None
         if place.ranks == 1:
             self.store: Any = HashStore()
             return
+        if not hasattr(signal, "sigtimedwait"):
+            raise InputError("several ranks need Linux; one process measures itself anywhere")
         wait = timedelta(seconds=max(PATIENCE_S, timeout_s))
         serves = place.rank == 0 and not place.agent_store
 
@@ -62,10 +67,11 @@ class Control:
             return PrefixStore(f"dscalc/{place.attempt}", raw)
 
         self.store = client(serves)
-        self._line = client(False)  # of the thread: a client that waits blocks its other users
+        self._line = client(False)  # of the threads: a client that waits blocks its other users
         self._masked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
-        self._watch = threading.Thread(target=self._guard, name="dscalc-watch", daemon=True)
-        self._watch.start()
+        self._threads = [threading.Thread(target=each, daemon=True) for each in (self._pulse, self._guard)]
+        for thread in self._threads:
+            thread.start()
 
     # ----------------------------------------------------------------------------------------------------- main thread
     def say(self, key: str, value: Any) -> None:
@@ -104,7 +110,7 @@ class Control:
     def trouble(self, error: BaseException) -> None:
         """Report an error of this rank and wait for rank 0's verdict, which ends the process."""
         text = " ".join(str(error).split())[:300] or type(error).__name__
-        if self._watch is None:
+        if not self._threads:
             raise InputError(f"{text}, in: {self._words}") from None
         with suppress(RuntimeError):
             self.store.set(f"trouble/{self.place.rank}", text)
@@ -114,7 +120,7 @@ class Control:
 
     def dismiss(self) -> None:
         """Send the other ranks home, without a fault of theirs: rank 0 says why it ends."""
-        if self._watch is not None:
+        if self._threads:
             self._ended.set()
             with suppress(RuntimeError):
                 self.store.set("verdict", "")
@@ -123,47 +129,55 @@ class Control:
     def close(self) -> None:
         """End the thread; signals are as before."""
         self._ended.set()
-        if self._watch is not None:
-            self._watch.join(2.0 * BEAT_S)
+        for thread in self._threads:
+            thread.join(2.0 * BEAT_S)
         if self._masked is not None:
             signal.pthread_sigmask(signal.SIG_SETMASK, self._masked)
 
-    # ---------------------------------------------------------------------------------------------------------- thread
-    def _guard(self) -> None:
-        count, unreachable = 0, 0.0
-        while not self._ended.is_set():
-            caught = signal.sigtimedwait((signal.SIGTERM, signal.SIGINT), BEAT_S)
-            if self._ended.is_set():
-                return
+    # --------------------------------------------------------------------------------------------------------- threads
+    def _pulse(self) -> None:
+        """Say every second that this rank lives, and listen. A store that vanished may block this thread for long."""
+        count = 0
+        while not self._ended.wait(BEAT_S):
             count += 1
             try:
                 self._line.set(f"beat/{self.place.rank}", json.dumps([count, self._item, self._inside]))
-                verdict_is_out = self._line.check(["verdict"])
-                troubled = self._line.check(["trouble"])
-                unreachable = 0.0
+                if self._line.check(["trouble"]):
+                    self._troubled = True
+                if self._line.check(["verdict"]):
+                    self._verdict = self._line.get("verdict").decode()
+                self._heard, self._refused = time.monotonic(), 0.0
             except RuntimeError:
-                unreachable = unreachable or time.monotonic()
-                if self._ended.is_set():
-                    return
-                if caught is not None or time.monotonic() - unreachable > GRACE_S:
-                    self._orphaned()
-                continue
-            overdue = time.monotonic() - self._deadline
-            if verdict_is_out:
-                os._exit(1 if self._line.get("verdict") else 0)
+                self._refused = self._refused or time.monotonic()
+
+    def _guard(self) -> None:
+        """Decide when the process must end; waits for nothing but signals."""
+        while not self._ended.is_set():
+            caught = signal.sigtimedwait((signal.SIGTERM, signal.SIGINT), BEAT_S)
+            now = time.monotonic()
+            lost = now - self._heard > max(self.timeout_s, GRACE_S) or (self._refused and now - self._refused > GRACE_S)
+            if self._ended.is_set():
+                return
+            if self._verdict is not None:
+                os._exit(1 if self._verdict else 0)
             if self.place.rank == 0:
-                if caught is not None or troubled or overdue > 0.0:
-                    self._judge(count, None if caught is None else signal.Signals(caught.si_signo))
-            elif caught is not None:
-                self._line.set(f"left/{self.place.rank}", "1")
-                os._exit(1)
-            elif overdue > GRACE_S + JUDGE_S:
+                if lost:
+                    self.judged(f"the key-value store of the launcher stopped answering, in: {self._words}")
+                    os._exit(1)
+                if caught is not None or self._troubled or now > self._deadline:
+                    self._judge(None if caught is None else signal.Signals(caught.si_signo))
+            elif lost or now > self._deadline + GRACE_S + JUDGE_S:
                 self._orphaned()
+            elif caught is not None:
+                with suppress(RuntimeError):
+                    self._line.set(f"left/{self.place.rank}", "1")
+                os._exit(1)
 
     def _orphaned(self) -> None:
         """Rank 0 does not answer: nobody else will say so."""
         if self.place.local_rank == 0:
-            self.judged(f"rank 0 on node 0 ({self.hosts[0] if self.hosts else self.place.address}) stopped answering")
+            host = self.hosts[0] if self.hosts else self.place.address
+            self.judged(f"rank 0 on node 0 ({host}) stopped answering, in: {self._words}")
         os._exit(1)
 
     def _beats(self) -> dict[int, Beat]:
@@ -177,7 +191,7 @@ class Control:
         keys = {rank: f"{name}/{rank}" for rank in range(self.place.ranks)}
         return {rank: self._line.get(key).decode() for rank, key in keys.items() if self._line.check([key])}
 
-    def _judge(self, count: int, told: signal.Signals | None) -> None:
+    def _judge(self, told: signal.Signals | None) -> None:
         """Find out who is at fault, say it, and end the process; ``told``: the launcher says to end."""
         if told is signal.SIGINT:
             self.judged("interrupted")
@@ -185,12 +199,10 @@ class Control:
         text = "the key-value store of the launcher stopped answering"
         with suppress(RuntimeError):
             before = self._beats()
-            until = time.monotonic() + JUDGE_S
-            while time.monotonic() < until:
-                time.sleep(BEAT_S / 2.0)
-                count += 1
-                self._line.set("beat/0", json.dumps([count, self._item, self._inside]))
-            after = {**self._beats(), **dict.fromkeys(self._flags("left"), Beat(count, self._item, True))}
+            time.sleep(JUDGE_S)
+            after = self._beats()
+            for rank in self._flags("left"):  # ended by its launcher: no fault of its own
+                after[rank] = Beat(-1, self._item, True)
             text, ranks = verdict(before, after, self.place, self.hosts, self._flags("trouble"))
             if told is not None and not ranks:
                 text = "the launcher ended the run"

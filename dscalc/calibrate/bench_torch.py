@@ -59,7 +59,8 @@ class Device:
             torch.cuda.set_device(self.device)
         else:
             self.device = torch.device("cpu")
-            torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // place.ranks_per_node))
+            mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+            torch.set_num_threads(max(1, mine // place.ranks_per_node))
         self._groups: dict[tuple[int, ...], Any] = {}
 
     # ------------------------------------------------------------------------------------------------------------ facts
@@ -381,4 +382,4 @@ def _free_host_bytes() -> int:
         for line in lines:
             if line.startswith("MemAvailable:"):
                 return int(int(line.split()[1]) * KIB)
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2  # a guess where the system does not say

@@ -75,7 +75,7 @@ def compare_gpu(gemms: Sequence[Gemm], copies: Sequence[Memory], gpu: GpuSpec) -
     for gemm in gemms:
         best = gpu.matmul_flop_per_s(gemm.dtype or UNSAID)
         if best and gemm.large:
-            pairs.append((f"{gemm.dtype or UNSAID} matrix products", gemm.flop_per_s, best))
+            pairs.append((f"{gemm.dtype or UNSAID} matrix products", gemm.reached_flop_per_s, best))
     peak = gpu.memory_bandwidth_bytes_per_s
     pairs += [("memory", copy.bytes_per_s, COPIES * peak) for copy in copies if peak]
     return tuple(
@@ -130,7 +130,7 @@ def compare(fits: Sequence[Fit], cluster: ClusterSpec, network: Network) -> tupl
         spec = CurveSpec.trusted(
             {"op": key.op, "ranks": key.ranks, "nodes": key.nodes, "sizes": (size,), "times": (1.0,)}
             | {"error_fractions": (0.0,), "kind": "measured", "source": fit.series.source}
-            | {"groups_at_once": key.groups > 1}
+            | {"groups": key.groups}
         )
         curve = lower_curves([spec], bare.tiers, cluster.gpus_in_node)[0]
         group, inside, domains, _ = placed(curve, bare)

@@ -40,6 +40,7 @@ class Gemm:
         flop_per_s, stderr_flop_per_s: rate that products approach as they grow, with its standard error.
         ramp, ramp_stderr: rows, columns or depth at which half of a tile's time is lost; None where sizes do not tell.
         best_flop_per_s: of the fastest row.
+        least_shortness: 1/m + 1/n + 1/k of the product that loses least to its edges.
         median_residual_fraction: how far rows lie from the formula.
         classes: rate as a function of size.
         points: rows behind it.
@@ -53,10 +54,16 @@ class Gemm:
     ramp: float | None
     ramp_stderr: float | None
     best_flop_per_s: float
+    least_shortness: float
     median_residual_fraction: float
     classes: tuple[Class, ...]
     points: int
     source: str
+
+    @property
+    def reached_flop_per_s(self) -> float:
+        """Rate of the product that loses least, as the fit has it: what other benchmarks call the best of a part."""
+        return self.flop_per_s / (1.0 + (self.ramp or 0.0) * self.least_shortness)
 
     @property
     def large(self) -> bool:
@@ -148,6 +155,7 @@ def _gemm(gpu: str, dtype: str, columns: dict[str, Array], source: str) -> Gemm 
         ramp,
         ramp_stderr,
         best,
+        float(short.min()),
         float(np.median(np.abs(np.expm1(residual)))),
         tuple(_classes(flop, rate)),
         count,

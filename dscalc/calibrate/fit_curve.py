@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from dscalc.records import Array
+from dscalc.specs.measured import WIDEST_ERROR
 
 LEAST_SIZES = 5  # that tell of a spread
 UNKNOWN = 0.15  # half-width where a table has fewer
-BAR = 1.45  # half-width over the blended spread, set on public logs: docs/explanation/calibration.md
-LOCAL = 0.5  # share of the nearest sizes in the blend, the rest is the table's median
+BAR = 1.4  # half-width over the blended spread, set on public logs: docs/explanation/calibration.md
+OWN, BESIDE = 0.5, 0.1  # shares of a size itself and of its neighbours in the blend, the rest is the table's median
 LEAST = 0.002  # no clock is better
 
 
@@ -43,12 +44,12 @@ def error_bars(size_bytes: Array, time_s: Array, noise: Array | None = None) -> 
         Half-widths [1, (n,)].
     """
     count = len(size_bytes)
-    floor = np.full(count, LEAST) if noise is None else np.maximum(np.nan_to_num(noise, nan=0.0), LEAST)
+    floor = np.full(count, LEAST) if noise is None else np.clip(np.nan_to_num(noise, nan=0.0), LEAST, WIDEST_ERROR)
     if count < LEAST_SIZES:
         return np.asarray(np.maximum(floor, UNKNOWN))
     off = np.abs(left_out(size_bytes, time_s))
     off[0], off[-1] = off[1], off[-2]  # the ends have one neighbour: as the sizes beside them
-    around = np.stack([np.roll(off, 1), off, np.roll(off, -1)])
-    around[0, 0], around[2, -1] = off[0], off[-1]
-    blend = LOCAL * around.mean(axis=0) + (1.0 - LOCAL) * float(np.median(off[1:-1]))
-    return np.asarray(np.maximum(floor, BAR * blend))
+    padded = np.pad(off, 1, mode="edge")
+    beside = 0.5 * (padded[:-2] + padded[2:])
+    blend = OWN * off + BESIDE * beside + (1.0 - OWN - BESIDE) * float(np.median(off[1:-1]))
+    return np.asarray(np.clip(BAR * blend, floor, WIDEST_ERROR))

@@ -28,10 +28,10 @@ _RATE = re.compile(
 )
 _ELAPSED = re.compile(r"Elapsed time for (.*): (\d+\.\d{1,9})\s*$")
 _CUT = re.compile(r"Throughput \(in TFLOP/s\) for ")
-_MAMF = re.compile(r"^\s*(\d+)\s+\|\s*([^|@]*?)(?:\s*TFLOPS)?\s*@\s*" + _SHAPE + r"(?=\s)(.*)$")
-_SCOUT = re.compile(r"^\s*\d+\s+" + _SHAPE + r"\s+(\d+\.\d)\s+(\d+\.\d)\s+(\d+\.\d)\s+\d+\.\d(?=\s|$)")
+_MAMF = re.compile(r"(?<![\w.])(\d+)\s+\|\s*([^|@]*?)(?:\s*TFLOPS)?\s*@\s*" + _SHAPE + r"(?=\s)(.*)$")
+_SCOUT = re.compile(r"(?<![\w.])\d+\s+" + _SHAPE + r"\s+(\d+\.\d)\s+(\d+\.\d)\s+(\d+\.\d)\s+\d+\.\d(?=\s|$)")
 _BEST = re.compile(r"best outcome was (\d+\.\d)\s*TFLOPS @ " + _SHAPE)
-_BEST_MEDIAN = re.compile(r"^\s*(?:median|MAMF[^:]*):\s+(\d+\.\d) TFLOPS @ " + _SHAPE)
+_BEST_MEDIAN = re.compile(r"(?<!\w)(?:median|MAMF[^:]*):\s+(\d+\.\d) TFLOPS @ " + _SHAPE)
 _DTYPE = re.compile(r"\*\* Dtype: (?:torch\.)?(\w+)")
 _MXKXN = "(MxKxN)"
 
@@ -122,12 +122,12 @@ def read_mamf(log: Log, stated: Stated = NOTHING_STATED) -> Read:
     dtype, gpu = "", ""
     swapped = _MXKXN in log.text
     for line in log.lines:
-        if (found := _MAMF.match(line.text)) is not None and "best" in found[6]:
+        if (found := _MAMF.search(line.text)) is not None and "best" in found[6]:
             rate = _rate_of(found[2])
             sides = (int(found[3]), int(found[4]), int(found[5]))
-        elif (found := _SCOUT.match(line.text)) is not None:
+        elif (found := _SCOUT.search(line.text)) is not None:
             rate, sides = float(found[5]), (int(found[1]), int(found[2]), int(found[3]))
-        elif (found := _BEST.search(line.text) or _BEST_MEDIAN.match(line.text)) is not None:
+        elif (found := _BEST.search(line.text) or _BEST_MEDIAN.search(line.text)) is not None:
             sides = (int(found[2]), int(found[3]), int(found[4]))
             results.append(_product(line.number, sides, float(found[1]), swapped))
             continue

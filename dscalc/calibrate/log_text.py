@@ -165,7 +165,9 @@ def split_lines(text: str) -> Iterator[Line]:
 
 
 def untagged(text: str) -> str:
-    """The text without what a launcher, a clock or a container put before it."""
+    """The text without what a launcher, a clock or a container put before it, and without colours."""
+    if "\x1b" in text:
+        text = _ESCAPE.sub("", text)
     for _ in range(4):
         tag = _TAG.match(text)
         if tag is None:

@@ -88,7 +88,7 @@ def _why(log: Log, found: Sequence[Read]) -> str:
     """Why a file has no usable row."""
     reasons = [note for one in found for note in one.notes]
     if reasons:
-        return f"no usable row: {reasons[-1]}"
+        return f"no usable row: {reasons[0]}"
     if found:
         return f"no usable row: it looks like {found[0].format}, but no line of it has a size and a time or a speed"
     if nccl_tests.TROUBLE.search(log.text):

@@ -118,5 +118,5 @@ def _groups(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
             low, high = 0.0, math.inf
         if fine and span is not None:
             low, high = max(low, span.low), min(high, span.high)
-    sound = len(groups) <= MOST_GROUPS and (len(groups) == 1 or all(len(g) > 1 for g in groups))
+    sound = len(groups) <= MOST_GROUPS and len(rows) >= 2 * len(groups)
     yield from groups if sound else [list(rows)] if rows else []

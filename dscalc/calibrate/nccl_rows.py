@@ -24,6 +24,7 @@ OPS = {
 USUAL_HALF = ("time", "algbw", "busbw", "wrong")
 STATED = frozenset(USUAL_HALF)
 MAX_DIGITS = 15
+MOST_BUS = 2.01  # busbw over algbw, of an all-reduce over very many ranks
 MOST_WORDS = 24  # that are looked at in a row
 INFORMATIVE = 0.3  # half-width of a printed speed over the speed: coarser than this it proves nothing
 
@@ -69,7 +70,8 @@ class Row(NamedTuple):
     redop: str
     root: int | None
     halves: tuple[Half, Half]
-    rejoined: bool = False
+    rejoined: bool = False  # put together from several lines
+    cut: bool = False  # its end is lost
 
 
 class Piece(NamedTuple):
@@ -180,6 +182,13 @@ def agree(size: int, time: Cell, algbw: Cell) -> bool | None:
     slow = size / max(time.value + time.half, 1e-9) / (GIGA * MICRO)
     slack = 1e-9 + 2e-4 * abs(algbw.value)  # a speed computed from a time of single precision
     return bool(slow - algbw.half - slack <= algbw.value <= fast + algbw.half + slack)
+
+
+def possible(algbw: Cell, busbw: Cell) -> bool:
+    """Whether a bus bandwidth can belong to a speed: no operation has more than twice it."""
+    if math.isnan(algbw.value) or math.isnan(busbw.value):
+        return True
+    return 0 <= busbw.value <= MOST_BUS * (algbw.value + algbw.half) + busbw.half
 
 
 def proves(algbw: Cell) -> bool:

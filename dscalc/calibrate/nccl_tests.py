@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from dscalc.calibrate.log_text import Line, Log, untagged
@@ -21,6 +22,7 @@ from dscalc.calibrate.nccl_rows import (
     find_piece,
     halves_of,
     number,
+    possible,
     proves,
     read_header,
     tokens,
@@ -207,21 +209,29 @@ class Reader:
 
     # -------------------------------------------------------------------------------------------------------- rows
     def _row(self, piece: Piece, line: Line, text: str) -> None:
+        """A row, and others that broke into it on the same line."""
+        for _ in range(MOST_PIECES):
+            later = None
+            if not self._whole(piece, line):
+                later = find_piece(piece.rest)
+                end = len(text) if later is None else len(text) - len(piece.rest) + later.start
+                self.pending = [line._replace(text=text[piece.start : end])]
+            if later is None:
+                return
+            self._flush()
+            text, piece = piece.rest, later
+
+    def _whole(self, piece: Piece, line: Line) -> bool:
+        """Keep a row if all of its cells are there."""
         redop, cells = tokens(piece.rest, piece.size)
-        whole = piece.rest.rstrip(" \t")
-        if not line.ended and piece.rest == whole and not line.noise and cells:
+        if not line.ended and piece.rest == piece.rest.rstrip(" \t") and not line.noise and cells:
             cells[-1] = cells[-1]._replace(value=math.nan)  # the end of the file may have cut its last digit
         found = halves_of(piece, cells, self.part.layout, all_there=True)
         if found is None:
-            later = find_piece(piece.rest)
-            end = len(text) if later is None else len(text) - len(piece.rest) + later.start
-            self.pending = [line._replace(text=text[piece.start : end])]
-            if later is not None:  # another row broke into this one
-                self._flush()
-                self._row(later, line, piece.rest)
-            return
+            return False
         root, halves, deviations = found
         self._keep(Row(line.number, piece.size, piece.elements, piece.dtype, redop, root, halves), deviations)
+        return True
 
     def _keep(self, row: Row, deviations: bool) -> None:
         part = self.part
@@ -288,7 +298,8 @@ class Reader:
         if found is None or piece.size == 0 or all(half is NO_HALF for half in halves):
             self.part.torn.append(start.number)
             return
-        row = Row(start.number, piece.size, piece.elements, piece.dtype, redop, found[0], (halves[0], halves[1]))
+        both = (halves[0], halves[1])
+        row = Row(start.number, piece.size, piece.elements, piece.dtype, redop, found[0], both, cut=True)
         self._keep(row, found[2])
 
     # ------------------------------------------------------------------------------------------------------ tables
@@ -318,12 +329,25 @@ class Reader:
         """The tables of all lines fed."""
         self._flush()
         tables = tuple(table for part in self.parts for table in tables_of(part, self.file, self.format, self.stated))
-        return Read(self.file, self.format, tables, (), ())
+        return Read(self.file, self.format, tables, (), tuple(self._notes()))
+
+    def _notes(self) -> Iterator[str]:
+        """Rows that did not stand whole in one line."""
+        rows = [row for part in self.parts for row in part.rows]
+        joined = [row.line for row in rows if row.rejoined]
+        halved = [row.line for row in rows if row.cut]
+        for lines, what in (
+            (joined, "broken by other lines and put together again"),
+            (halved, "cut and given in part"),
+        ):
+            if lines:
+                count = "1 row was" if len(lines) == 1 else f"{len(lines)} rows were"
+                yield f"{count} {what} ({'first: ' if len(lines) > 1 else ''}line {lines[0]})"
 
 
 def _proved(size: int, half: Half) -> bool:
     """Whether a half put together from pieces is there and shown right."""
-    fits = bool(agree(size, half.time, half.algbw)) and proves(half.algbw)
+    fits = bool(agree(size, half.time, half.algbw)) and proves(half.algbw) and possible(half.algbw, half.busbw)
     speeds = all(_well_printed(cell.text, SPEED) for cell in (half.algbw, half.busbw))
     return fits and speeds and _well_printed(half.time.text, TIME)
 
@@ -341,7 +365,8 @@ def _trusted(size: int, half: Half) -> Half:
     """A half read from one unbroken stretch, if its time and speed are there and agree."""
     if not agree(size, half.time, half.algbw):
         return NO_HALF
-    return half if _well_printed(half.busbw.text, SPEED) else Half(half.time, half.algbw, NOTHING, NOTHING)
+    sound = _well_printed(half.busbw.text, SPEED) and possible(half.algbw, half.busbw)
+    return half if sound else Half(half.time, half.algbw, NOTHING, NOTHING)
 
 
 def sniff(text: str) -> bool:

@@ -105,7 +105,7 @@ def curve_record(fit: Fit) -> dict[str, Any]:
         "kind": "measured",
         "source": series.source,
         "n": series.cells,
-        "groups_at_once": series.key.groups > 1,
+        "groups": series.key.groups,
         "pieces": pieces,
     }
 
@@ -167,12 +167,12 @@ def cluster_record(
             record["tiers"] = tiers
     record["source"] = f"dscalc fit {', '.join(sources)}"[:1990] if sources else "dscalc fit"
     record["collectives"] = [curve_record(fit) for fit in found.fits]
-    if record.get("tiers"):
-        _set_rates(record, found.fits)
     own = {**_sustained(found, base.gpu), **(sustained or {})}
     if own:
         record["sustained"] = own
     try:
+        if record.get("tiers"):
+            _set_rates(record, found.fits)
         ClusterSpec.model_validate(record)
     except ValueError as error:  # a log that claims the impossible
         reason = str(error).splitlines()
@@ -214,11 +214,9 @@ def _sustained(found: Calibration, gpu: GpuSpec) -> dict[str, Any]:
             continue
         dtype = gemm.dtype or UNSAID
         if dtype in DTYPES and dtype != "fp4":
-            rates[dtype] = quantity(
-                gemm.flop_per_s, "FLOP/s", gemm.source, stderr=gemm.stderr_flop_per_s, n=gemm.points
-            )
-        if gemm.ramp is not None and dtype in ("bf16", "fp16", ""):
-            own["matmul_ramp"] = quantity(gemm.ramp, "count", gemm.source, stderr=gemm.ramp_stderr, n=gemm.points)
+            rate = gemm.reached_flop_per_s
+            stderr = gemm.stderr_flop_per_s / gemm.flop_per_s * rate
+            rates[dtype] = quantity(rate, "FLOP/s", gemm.source, stderr=stderr, n=gemm.points)
     if rates:
         own["matmul"] = rates
     peak = gpu.memory_bandwidth_bytes_per_s

@@ -14,8 +14,6 @@ from dscalc.calibrate.log_text import Log, untagged
 from dscalc.calibrate.measurements import Read, Table
 from dscalc.calibrate.nccl_rows import NO_HALF, NOTHING, OPS, Cell, Half, Row, agree, number
 from dscalc.calibrate.table_checks import NOTHING_STATED, Claims, Stated, make_table, verify
-from dscalc.errors import InputError
-from dscalc.specs.bounded_file import fault
 from dscalc.units import BITS_PER_BYTE, GB, GIB, GIGA, KIB, KILO, MEGA, MIB
 
 MAX_RECORDS = 2_000_000
@@ -151,11 +149,10 @@ def read_json(log: Log, stated: Stated = NOTHING_STATED) -> Read:
 
     Returns:
         Its tables.
-
-    Raises:
-        InputError: no JSON object in it.
     """
     objects, whole = _objects(log)
+    if not objects:
+        return Read(log.name, "json", (), (), ("it has parts of JSON, but no object in it is whole",))
     notes = () if whole else ("the file is cut or damaged: only whole records are read",)
     report = next((o for o in objects if isinstance(o.get("results"), list)), None)
     records = [r for r in report["results"] if isinstance(r, dict)] if report else objects
@@ -181,7 +178,7 @@ def _objects(log: Log) -> tuple[list[dict[str, Any]], bool]:
         top = decoder.decode(text)
     except (ValueError, RecursionError) as error:
         if isinstance(error, RecursionError):
-            raise InputError(f"is not a log: {fault(error)}", where=log.name) from None
+            return [], False
     else:
         items = top if isinstance(top, list) else [top]
         return [o for o in items if isinstance(o, dict)], True
@@ -196,8 +193,6 @@ def _objects(log: Log) -> tuple[list[dict[str, Any]], bool]:
             continue
         if isinstance(item, dict):
             found.append(item)
-    if not found:
-        raise InputError("begins like JSON, but no object in it is whole", where=log.name)
     return found, "\n" in text and failed == 0
 
 

@@ -94,7 +94,8 @@ def series_of(table: Table, nodes: int | None = None, gpus_per_node: int | None 
     spread = table.nodes or nodes or -(-table.ranks // (gpus_per_node or LIKELY_NODE))
     outside, inside = table.time_s
     wrong = np.nan_to_num(table.wrong, nan=0.0) > 0.0
-    out, twin = np.where(wrong[0], np.nan, outside), np.where(wrong[1], np.nan, inside)
+    out = np.where(wrong[0] | ~(outside > 0.0), np.nan, outside)
+    twin = np.where(wrong[1] | ~(inside > 0.0), np.nan, inside)
     usable = (table.size_bytes > 0.0) & ((out > 0.0) | (twin > 0.0))
     dropped = []
     if bad := int(np.sum(wrong[0] & (outside > 0.0))):

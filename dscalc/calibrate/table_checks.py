@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dscalc.calibrate.measurements import Check, Table
-from dscalc.calibrate.nccl_rows import ELEMENT_BYTES, NO_HALF, NOTHING, Cell, Half, Row, agree, proves
+from dscalc.calibrate.nccl_rows import ELEMENT_BYTES, NO_HALF, NOTHING, Cell, Half, Row, agree, possible, proves
 from dscalc.frozen import dataclass
 from dscalc.records import Array
 from dscalc.units import GB, GIGA, MICRO
@@ -208,24 +208,31 @@ def verify(rows: Sequence[Row]) -> Verified:
 
 
 def _same_factor(rows: list[Row]) -> tuple[list[Row], list[int]]:
-    """Drop each bus bandwidth whose ratio to algbw is not that of most others of the table."""
-    spans = [(s, row.line) for row in rows for half in row.halves if (s := _factor(row.size, half)) is not None]
-    middles = sorted((s.low + s.high) / 2 for s, _ in spans)
-    if not middles:
+    """Drop each bus bandwidth whose ratio to algbw is not that of most others of the table.
+
+    A row put together from pieces must agree to the last digit: its last cell may be made of two.
+    """
+    spans = [s for row in rows for half in row.halves if (s := _factor(row.size, half)) is not None]
+    if not spans:
         return rows, []
-    usual = middles[len(middles) // 2]
-    low, high = usual * (1 - PRECISE), usual * (1 + PRECISE)
-    strayed = [line for s, line in spans if s.high < low or s.low > high]
-    if not strayed or len(strayed) > STRAY * len(spans):
+    precise = sorted(spans, key=lambda s: s.high - s.low)[: max(1, len(spans) // 2)]
+    usual = sorted(precise, key=lambda s: s.low + s.high)[len(precise) // 2]
+    loose = Span(usual.low - SAME * max(usual.low, 1.0), usual.high + SAME * max(usual.high, 1.0))
+    strict = factor([row for row in rows if not row.rejoined]) or loose
+
+    def strays(row: Row, half: Half) -> bool:
+        span, allowed = _factor(row.size, half), strict if row.rejoined else loose
+        off = span is not None and (span.high < allowed.low or span.low > allowed.high)
+        return off or not possible(half.algbw, half.busbw)
+
+    lines = [row.line for row in rows for half in row.halves if strays(row, half)]
+    if not lines or len(lines) > STRAY * len(spans):
         return rows, []
 
-    def without(row: Row, half: Half) -> Half:
-        span = _factor(row.size, half)
-        lost = span is not None and (span.high < low or span.low > high)
-        return Half(half.time, half.algbw, NOTHING, half.wrong) if lost else half
+    def kept(row: Row, half: Half) -> Half:
+        return half._replace(busbw=NOTHING) if strays(row, half) else half
 
-    found = [r._replace(halves=(without(r, r.halves[0]), without(r, r.halves[1]))) for r in rows]
-    return found, strayed
+    return [r._replace(halves=(kept(r, r.halves[0]), kept(r, r.halves[1]))) for r in rows], lines
 
 
 def _says_something(half: Half) -> bool:

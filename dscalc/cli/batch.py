@@ -26,7 +26,7 @@ def command(plot: str | None, **params: Any) -> None:
 
     What to change when the number of workers changes, and where more of them stop helping the loss. Needs no model;
     with one, and a GPU, it also sets accumulation against more workers, and data, tensor and pipeline parallelism side
-    by side.
+    by side. --workers and --local-batch are other words for --dp and --micro-batch.
     """
     given, output = collect(params)
     from dscalc.answers.batch import answer

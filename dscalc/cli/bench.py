@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from shutil import get_terminal_size
 from typing import Any
 
 import click
@@ -87,7 +88,8 @@ def _progress() -> Any:
         filled = BAR * done // max(of, 1)
         minutes, rest = divmod(int(elapsed_s), 60)
         line = f"[{'#' * filled}{'.' * (BAR - filled)}] {done}/{of}  {minutes}:{rest:02d}  {words}"
-        sys.stderr.write("\r" + (" " * LINE + "\r" if done == of else line[:LINE].ljust(LINE)))
+        width = min(get_terminal_size().columns - 1, LINE)
+        sys.stderr.write("\r" + (" " * width + "\r" if done == of else line[:width].ljust(width)))
         sys.stderr.flush()
 
     return draw

@@ -21,7 +21,7 @@ class LawInputs:
 
     train_loss: Array  # nats a token
     tokens: Array  # of the whole training
-    params: Array
+    params: Array  # without embedding and head, as the papers count
     training_flop: Array  # of the whole training, 6 N D
     noise_scale: Array  # tokens
 
@@ -72,7 +72,7 @@ LAWS: dict[str, BatchLaw] = {
             "[Kaplan2020] section 5.1",
             "critical batch at a training loss; grows as the loss falls",
             # up to guessing among 50,257 tokens; down to 2e6 tokens, the largest batch it names at convergence
-            (Within("train_loss", 2.6, 10.9, "nats"), Within("params", 768.0, 1.6e9, "parameters")),
+            (Within("train_loss", 2.6, 10.9, "nats"), Within("params", 768.0, 1.5e9, "parameters")),
             lambda given: 2e8 * np.power(given.train_loss, -1.0 / 0.21),
         ),
         BatchLaw(

@@ -136,6 +136,8 @@ def _headline(out: Screen, answer: BatchAnswer) -> None:
         if count is not None:
             beside = f"; one worker alone would make {alone:,}" if answer.workers > 1 else ""
             out.say(f"{count:,} updates {span}{beside}.")
+    if "tokens" in answer.given and answer.seq_len is None:
+        out.say("Add --seq-len, and --tokens tells how many updates that are.")
 
 
 def _rates(out: Screen, answer: BatchAnswer, explain: bool) -> None:
@@ -288,10 +290,11 @@ def _waiting(out: Screen, answer: BatchAnswer, explain: bool) -> None:
             f"Of a step of {format_time(waits.step_time_s)}: {format_time(waits.wait * waits.step_time_s)}. "
             f"dscalc step --jitter {waits.jitter:.3g} adds it as a term."
         )
-    out.say(
-        "A GPU that is slow through a step delays groups that meet in every layer (tp, cp) as it delays ranks that "
-        "meet once a step (dp): all wait for the slowest GPU of the job."
-    )
+    if waits.gpus > 1:
+        out.say(
+            "A GPU that is slow through a step delays groups that meet in every layer (tp, cp) as it delays ranks that "
+            "meet once a step (dp): all wait for the slowest GPU of the job."
+        )
     if explain:
         for said in waits.fleet:
             out.say(f"- {said.words} {said.source}", hang=2)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from dscalc.answers.batch_layouts import Layouts, Parallelism, Variant
 
 NAMES = {"dp": "data", "fsdp": "data, sharded (ZeRO-3)", "tp": "tensor", "pp": "pipeline"}
+MIDDLE = 2  # stages, of which neither is between two others
 WIDE = 116  # columns from which words stand in the table
 
 
@@ -27,11 +28,14 @@ def accumulation(out: Screen, layouts: Layouts) -> None:
         cells += [_seconds(row.step_time_s), _bubble(row), _bytes(row.data_bytes), row.reduced, _each(row)]
         rows.append(tuple(Span(cell, BAD if i == 3 and row.fits is False else style) for i, cell in enumerate(cells)))
     columns = [("", "left"), ("GPUs", "right"), ("b x a", "right"), ("memory", "right"), ("step", "right")]
-    columns += [("bubble", "right"), ("gradients", "right"), ("reduced", "left"), ("GPU time/seq", "right")]
+    columns += [("bubble", "right"), ("dp sends", "right"), ("reduced", "left"), ("GPU time/seq", "right")]
     _shown(out, columns, rows)
+    spared = "the optimizer and the network"
+    if any(row.sends_each_micro_batch for row in layouts.accumulation):
+        spared = "the optimizer, but not the network with this ZeRO stage"
     out.say(
-        "b x a: local batch x micro-batches; gradients: sent in a step, once or after each micro-batch. "
-        "Accumulation spares the network and the optimizer, not computing.",
+        "b x a: local batch x micro-batches; dp sends: gradients, and with ZeRO weights, in a step; reduced: "
+        f"gradients, once or after each micro-batch. Accumulation spares {spared}; computing stays.",
         QUIET,
     )
     if any(row.fits is False for row in layouts.accumulation):
@@ -48,6 +52,9 @@ def parallelism(out: Screen, layouts: Layouts) -> None:
     out.head(
         "Data, tensor, pipeline side by side", f"{first.gpus} GPUs, {first.global_batch:,} sequences a step, of one GPU"
     )
+    legend = "sent: by the GPU with the most parameters, as dscalc comm lists it."
+    if any(kind.layout.pp > MIDDLE for kind in layouts.parallelism):
+        legend += " In a pipeline the end stages send one way, those between them both."
     columns = [("", "left"), ("memory", "right"), ("sent", "right"), ("step", "right"), ("idle", "right")]
     numbers = [_numbers(kind) for kind in layouts.parallelism]
     if out.width >= WIDE:
@@ -57,8 +64,10 @@ def parallelism(out: Screen, layouts: Layouts) -> None:
             for cells, kind in zip(numbers, layouts.parallelism, strict=True)
         ]
         _shown(out, columns, rows)
+        out.say(legend, QUIET)
         return
     _shown(out, columns, numbers)
+    out.say(legend, QUIET)
     for kind in layouts.parallelism:
         out.say(f"- {NAMES[kind.axis]}: divides {kind.divides}; synchronises {kind.synchronises}, {kind.when}", hang=2)
 

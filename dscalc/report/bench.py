@@ -60,7 +60,7 @@ def render(found: BenchAnswer, form: str, *, colour: bool | None = None, quiet: 
         files.insert(0, (found.profile_path, "profile, for --profile of memory, comm, step and sweep"))
     out.head("Files")
     out.table([("", "left"), ("", "fill")], files, header=False)
-    notes = [row["message"] for row in found.rows("note") if row["code"] != "budget"]
+    notes = found.notes("skipped", "unsupported")
     if notes:
         out.head("Not measured")
     for note in notes:

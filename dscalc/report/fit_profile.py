@@ -108,7 +108,7 @@ def sustained(out: Screen, answer: Profiled) -> None:
         else:
             rows.append(("a launch", format_time(each["time_s"]), f"{each['points']}", ""))
     if rows:
-        out.head("What one GPU sustains", "large products; spread: the middle 80 %")
+        out.head("What one GPU sustains", "large products; spread without the outer tenths")
         out.table([("", "left"), ("", "right"), ("rows", "right"), ("", "left")], rows)
 
 

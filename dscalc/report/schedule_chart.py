@@ -49,6 +49,7 @@ def schedule_chart(answer: BatchAnswer, form: str) -> bytes:
     except ImportError:
         raise InputError("needs matplotlib; install it with: pip install 'dscalc[plot]'", where="--plot") from None
     rated = warmup.start_lr is not None
+    unit = "images or sequences" if answer.seq_len is None else "sequences"
     along = [float((m.epoch if m.step is None else m.step) or 0.0) for m in moments]
     rates = [float((m.lr if rated else m.factor) or 0.0) for m in moments]
     with matplotlib.rc_context({"svg.hashsalt": "dscalc", "font.size": 10}):
@@ -58,7 +59,7 @@ def schedule_chart(answer: BatchAnswer, form: str) -> bytes:
         axes.axvline(along[-1], color="tab:gray", linestyle=":", linewidth=1.0)
         axes.set_xlabel("updates" if moments[0].step is not None else "epochs")
         axes.set_ylabel("learning rate" if rated else "learning rate over its base")
-        axes.set_title(f"Warmup for {answer.batch:,} sequences an update ({answer.rates.rule} rule)")
+        axes.set_title(f"Warmup for {answer.batch:,} {unit} an update ({answer.rates.rule} rule)")
         axes.set_ylim(bottom=0.0)
         axes.set_xlim(left=0.0)
         axes.grid(alpha=0.3)

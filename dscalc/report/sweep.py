@@ -262,7 +262,7 @@ EXPLAINED = (
     "marginal GPU: tokens/s that one more GPU adds, over tokens/s of a GPU at the smallest number.",
     "latency: what of communication stays when latency doubles, against the rest.",
     "sequences: one sequence for each data-parallel rank of the last point's model-parallel degrees.",
-    "elasticity: d log ceiling / d log x by working everything out again with x changed.",
+    "elasticity: d log ceiling / d log x; the layouts that the search kept are evaluated again with x changed.",
 )
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dscalc.records import Engine, PaceConstants, PaceTable
+from dscalc.records import Engine, PaceTable
 from dscalc.specs.hardware import GpuSpec
 from dscalc.specs.measured import NORMAL_80, Sustained
 from dscalc.specs.pace import HALF, Noted, generation_of, noted, row_of, shipped
@@ -22,21 +22,18 @@ class Calibrated(NamedTuple):
     """The numbers of a step after a calibration.
 
     Attributes:
-        engine, table, constants: the records.
+        engine, table: the records.
         notes: the numbers that changed, by name.
         slower: the records once more for each number, with it one 80 % half-width worse: what its error does.
     """
 
     engine: Engine
     table: PaceTable
-    constants: PaceConstants
     notes: tuple[Noted, ...]
-    slower: tuple[tuple[Engine, PaceTable, PaceConstants], ...]
+    slower: tuple[tuple[Engine, PaceTable], ...]
 
 
-def calibrated(
-    gpu: GpuSpec, sustained: Sustained, stack: str, engine: Engine, table: PaceTable, constants: PaceConstants
-) -> Calibrated:
+def calibrated(gpu: GpuSpec, sustained: Sustained, stack: str, engine: Engine, table: PaceTable) -> Calibrated:
     """What a calibration changes of a GPU's and a stack's numbers.
 
     A benchmark's matrix products run alone; those of a step share power and clocks with the rest. So a measured rate
@@ -48,7 +45,6 @@ def calibrated(
         stack: name of the stack; factors of another stack's steps do not count.
         engine: as it ships [FLOP/s, (1,)].
         table: as it ships [s, (codes,)].
-        constants: as they ship.
 
     Returns:
         The records, what changed, and what each number's error does.
@@ -59,15 +55,13 @@ def calibrated(
     if matmul is not None:
         fraction, stderr = _share_of_matmul(gpu, half, matmul, float(engine.gemm_fraction[0]))
         changes.append(("gemm_fraction", matmul, fraction, fraction / (1.0 + NORMAL_80 * stderr)))
-    for name in ("memory_fraction", "matmul_ramp"):
-        record: Quantity | None = getattr(sustained, name)
-        if record is not None:
-            bar = NORMAL_80 * (record.base_stderr or 0.0)
-            worse = record.base - bar if name == "memory_fraction" else record.base + bar
-            changes.append((name, record, record.base, max(worse, 0.1 * record.base)))
+    copied = sustained.memory_fraction
+    if copied is not None:
+        worse = copied.base - NORMAL_80 * (copied.base_stderr or 0.0)
+        changes.append(("memory_fraction", copied, copied.base, max(worse, 0.1 * copied.base)))
     if sustained.stack is None or sustained.stack == stack:
         for name in ("compute_factor", "attention_factor", "host_factor", "communication_factor"):
-            record = getattr(sustained, name)
+            record: Quantity | None = getattr(sustained, name)
             if record is not None:
                 changes.append((name, record, record.base, record.base + NORMAL_80 * (record.base_stderr or 0.0)))
     values = {name: value for name, _, value, _ in changes}
@@ -75,7 +69,7 @@ def calibrated(
         Noted(
             f"{gpu.id}/{name}",
             value,
-            "fraction" if name.endswith("fraction") else "times" if name.endswith("factor") else "rows",
+            "fraction" if name.endswith("fraction") else "times",
             record.kind,
             f"{record.source}, measured on this cluster",
             (record.stderr or 0.0) / record.value if record.value else None,
@@ -83,11 +77,9 @@ def calibrated(
         for name, record, value, _ in changes
     )
     slower = tuple(
-        _changed(engine, table, constants, {**values, name: worse})
-        for name, _, value, worse in changes
-        if worse != value
+        _changed(engine, table, {**values, name: worse}) for name, _, value, worse in changes if worse != value
     )
-    return Calibrated(*_changed(engine, table, constants, values), notes, slower)
+    return Calibrated(*_changed(engine, table, values), notes, slower)
 
 
 def _share_of_matmul(gpu: GpuSpec, dtype: str, measured: Quantity, usual: float) -> tuple[float, float]:
@@ -98,9 +90,7 @@ def _share_of_matmul(gpu: GpuSpec, dtype: str, measured: Quantity, usual: float)
     return own, (measured.base_stderr or 0.0) / measured.base
 
 
-def _changed(
-    engine: Engine, table: PaceTable, constants: PaceConstants, values: Mapping[str, float]
-) -> tuple[Engine, PaceTable, PaceConstants]:
+def _changed(engine: Engine, table: PaceTable, values: Mapping[str, float]) -> tuple[Engine, PaceTable]:
     """The records with a calibration's numbers in them."""
     computing = values.get("compute_factor", 1.0)
     attending = computing * values.get("attention_factor", 1.0)
@@ -117,5 +107,4 @@ def _changed(
             flash_fraction=engine.flash_fraction / attending,
         ),
         replace(table, flash_fraction=table.flash_fraction / attending, **columns),
-        replace(constants, gemm_ramp=values.get("matmul_ramp", constants.gemm_ramp)),
     )

@@ -276,7 +276,7 @@ class ClusterSpec(Profile):
         """Rates agree, and tiers nest."""
         self._rates_agree()
         self._tiers_nest()
-        keys = [(curve.op, curve.ranks, curve.nodes, curve.groups_at_once) for curve in self.collectives]
+        keys = [(curve.op, curve.ranks, curve.nodes, curve.groups) for curve in self.collectives]
         twice = next((key for key in keys if keys.count(key) > 1), None)
         if twice is not None:
             raise ValueError(f"collectives: {twice[0]} of {twice[1]} ranks on {twice[2]} nodes stands twice; keep one")

@@ -46,7 +46,7 @@ class CurveSpec(Profile):
     kind: Literal["measured", "fitted"]
     source: Text  # file and lines
     n: Members | None = None  # cells behind it
-    groups_at_once: bool = False  # all GPUs of a node sent at the same time, in groups of their own
+    groups: Members = 1  # such groups that ran the same call at the same time, sharing the links they cross
     pieces: tuple[PieceSpec, ...] = ()
 
     def consistent(self) -> None:
@@ -86,8 +86,7 @@ class Matmul(Profile):
 class Sustained(Profile):
     """What a calibration found that a GPU and its stack sustain; what it does not say is as it ships."""
 
-    matmul: Matmul = Matmul.trusted({})  # rate that products reach as they grow
-    matmul_ramp: Number | None = None  # rows, columns or depth at which half of a tile's time is lost
+    matmul: Matmul = Matmul.trusted({})  # rate of the best-shaped products that were measured
     memory_fraction: Fraction | None = None  # share of the datasheet bandwidth that a copy reaches
     stack: Name | None = None  # whose steps the factors below come from: they hold for it alone
     compute_factor: Number | None = None  # time of everything the GPU computes, over what ships
@@ -113,13 +112,13 @@ def lower_curves(curves: Sequence[CurveSpec], tiers: Sequence[Tier], gpus_per_no
 
     inner = float(tiers[0].gpus[0]) if len(tiers) > 1 else float("inf")
     found = []
-    for spec in curves:
+    for spec in sorted(curves, key=lambda spec: -spec.groups):  # as a layout has them: of two alike, the busier
         together = spec.ranks / spec.nodes  # on one node
         one = spec.ranks <= inner and (spec.nodes == 1 or inner > gpus_per_node)
         inside = float(spec.ranks) if one else min(max(together, 1.0), inner)
         sizes = np.asarray(spec.sizes) * to_base(1.0, spec.size_unit, "bytes")
         times = np.asarray(spec.times) * to_base(1.0, spec.time_unit, "time")
-        whole = one or spec.groups_at_once or together >= gpus_per_node
+        whole = one or together * spec.groups >= gpus_per_node
         domains = 1.0 if one else float(np.ceil(spec.ranks / inside))
         held = [inside * float(tier.gpus[0]) / inner if inner < float("inf") else inside for tier in tiers[:-1]]
         members = np.minimum(np.asarray(held), float(spec.ranks))
@@ -138,4 +137,4 @@ def lower_curves(curves: Sequence[CurveSpec], tiers: Sequence[Tier], gpus_per_no
                 source=spec.source,
             )
         )
-    return tuple(sorted(found, key=lambda curve: -curve.shared))  # of two alike, the one with every link in use
+    return tuple(sorted(found, key=lambda curve: -curve.shared))

@@ -106,7 +106,7 @@ def _number(_: Option, value: object) -> float:
     except ValueError:
         raise InputError(f"{text!r} is not a number") from None
     if not math.isfinite(number) or not 0 < number <= LARGEST:
-        raise InputError(f"{text} is out of range; a number above 0 is right, e.g. 1.25")
+        raise InputError(f"{text} is out of range; a number above 0, up to {LARGEST:,.0f}, is right, e.g. 1.25")
     return number
 
 

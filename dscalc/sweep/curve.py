@@ -167,10 +167,13 @@ def _further(layouts: Layouts, factor: float, weak: bool) -> Layouts:
         micro = layouts.micro_batch / share
         many = rank / micro
         whole = (micro >= 1.0) & (np.floor(micro) == micro) & (many >= 1.0) & (np.floor(many) == many)
-        more = replace(layouts, dp=layouts.dp * factor, micro_batch=micro, n_micro=many)
-        parts.append(taken(more, whole))
-    joined: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS}
-    return replace(layouts, **joined)
+        parts.append(taken(replace(layouts, dp=layouts.dp * factor, micro_batch=micro, n_micro=many), whole))
+    return _joined(parts)
+
+
+def _joined(parts: Sequence[Layouts]) -> Layouts:
+    columns: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS}
+    return replace(parts[0], **columns)
 
 
 def curve(shape_of: Space, held: Sequence[Stock], machine: Machine, change: Change = BASE) -> tuple[Point, ...]:

@@ -85,7 +85,7 @@ def merged(first: Found, second: Found, problem: Problem) -> Found:
 def taken(layouts: Layouts, mask: Mask) -> Layouts:
     """The rows of a mask; columns that stand for every row stay."""
     long = {name: getattr(layouts, name) for name in COLUMNS}
-    return replace(layouts, **{name: c[mask] for name, c in long.items() if c.shape[0] > 1})
+    return replace(layouts, **{name: c[mask] for name, c in long.items() if c.shape == mask.shape})
 
 
 class Pruner:

@@ -201,3 +201,12 @@ def test_cpus_make_no_profile_and_say_how(tmp_path: Path) -> None:
     told = {w.code: w for w in found.warnings()}
     assert "no GPU profile is named 'CPU'" in told["no_profile"].message
     assert f"dscalc fit {found.measured.path} --gpu ID" in told["no_profile"].next_step
+
+
+def test_cpus_that_make_a_profile_of_a_gpu_are_warned_of(tmp_path: Path) -> None:
+    cpus = Machine(nodes=3, inside=1, backend="gloo", device="CPU", dtypes=("fp32", "bf16"), outer=(1e-4, 1e9))
+    want = asked(tmp_path, budget_s=60.0)
+    found = answer(want, run(cpus, want), {"gpu": "H200"})
+    assert "CPUs and gloo were measured, the profile is made for H200-SXM5-141GB" in {
+        w.message for w in found.warnings() if w.code == "not_that_gpu"
+    }

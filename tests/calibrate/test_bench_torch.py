@@ -21,7 +21,7 @@ if importlib.util.find_spec("torch") is None:
 
 from dscalc.calibrate.bench_place import Place
 from dscalc.calibrate.bench_plan import Calls, Item, World
-from dscalc.calibrate.bench_torch import Device
+from dscalc.calibrate.bench_torch import CannotError, Device
 from dscalc.calibrate.rows import load_rows
 
 pytestmark = pytest.mark.slow
@@ -191,6 +191,17 @@ def test_device_events_count_milliseconds(gpu: Device) -> None:
     assert found["wrong"] == 0
     assert len(found["t"]) == 5
     assert all(2e-3 < t < 0.1 for t in found["t"])
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16", "fp8"])
+def test_products_run_in_every_type_or_say_why_not(dtype: str) -> None:
+    device = Device(Place(0, 1, 0, 1, "", 0, "0", False))
+    item = Item("gemm", dtype=dtype, m=32, n=64, k=16)
+    try:
+        found = device.measure(item, Calls(1, 3, 1), World(1, 1, "gloo", 10**9, (dtype,)))
+    except CannotError as error:
+        pytest.skip(str(error))
+    assert len(found["t"]) == 3
 
 
 def test_overlap_gives_each_alone_and_beside(gpu: Device) -> None:

@@ -172,6 +172,16 @@ def test_the_profile_of_another_gpu_or_cluster_is_refused(logs: Path) -> None:
     assert "log_of_another_gpu" in {w.code for w in fit(logs / "one.log", cluster="dgx-b200").profiled.warnings}
 
 
+def test_a_profile_can_be_fitted_again(logs: Path) -> None:
+    """What was measured before makes room; what the cluster is stays."""
+    profile = written(logs, "one.log", "two.log", cluster="dgx-h100")
+    found = fit(logs / "two.log", profile=profile, output=logs / "again.json").profiled
+    assert found.record is not None
+    assert [c["ranks"] for c in found.record["collectives"]] == [16]
+    assert found.record["gpus_per_node"]["value"] == 8
+    assert found.record["id"] == "again"
+
+
 def test_options_win_over_a_profile(logs: Path) -> None:
     """By hand: the network that was measured is not the one that is asked about."""
     profile = str(written(logs, "one.log", "two.log", cluster="dgx-h100"))

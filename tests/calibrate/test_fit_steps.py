@@ -46,8 +46,8 @@ def steps(folder: Path, record: dict[str, Any], truth: dict[str, float], noise: 
         inputs = step_inputs(given, build_case(given))[0]
         gpu = inputs.case.machine.gpu
         assert gpu is not None
-        c = calibrated(gpu, Sustained.model_validate(made), "megatron", inputs.engine, inputs.table, inputs.constants)
-        took = float(replace(inputs, engine=c.engine, table=c.table, constants=c.constants).run().step_time_s[0])
+        c = calibrated(gpu, Sustained.model_validate(made), "megatron", inputs.engine, inputs.table)
+        took = float(replace(inputs, engine=c.engine, table=c.table).run().step_time_s[0])
         seconds = took * np.exp(rng.normal(0.0, noise))
         lines.append(f"llama-3-8b,{gpus},{tp},{micro_batch},{seq_len},1,megatron,{seconds:.6g}")
     file = folder / "steps.csv"

@@ -113,6 +113,7 @@ def agrees(size: int, cells: list[list[float]]) -> bool:
     for time, algbw, _ in cells:
         if math.isnan(time) or math.isnan(algbw):
             continue
+        time = round(time, 6)
         half = 0.5 if time >= 1e4 else 0.05 if time >= 100 else 0.005
         low, high = size / (time + half) / 1e3, size / max(time - half, 1e-9) / 1e3
         if not low - 0.006 <= algbw <= high + 0.006:

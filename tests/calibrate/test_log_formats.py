@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from pathlib import Path
 
 import numpy as np
@@ -390,6 +391,8 @@ def test_every_generation_of_mamf_finder(rows: str, rates: list[float]) -> None:
     assert (one.kind, one.dtype, one.gpu) == ("gemm", "bf16", "NVIDIA H100 80GB HBM3")
     assert one.rate / 1e12 == pytest.approx(rates)
     assert (one.m[0], one.n[0], one.k[0]) == (1024, 2048, 4096)
+    tagged = "".join(f"0: {line}\n" for line in (MAMF + rows).replace("\r", "\n").split("\n"))
+    assert read(tagged).compute[0].rate / 1e12 == pytest.approx(rates)
 
 
 # ---------------------------------------------------------------------------------------------------------- files
@@ -421,3 +424,31 @@ def test_a_time_that_cannot_be_does_not_pass() -> None:
     one = table(line + "\n")
     assert math.isnan(one.time_s[0, 0])
     assert one.time_s[1, 0] == pytest.approx(5e-6)
+
+
+HOSTILE = {
+    "starts": "1 1 float " * 2000,
+    "digits": "1" * 20_000,
+    "numbers": "1.1 " * 5000,
+    "blanks": " " * 20_000,
+    "braces": '{"size":1,' * 2000,
+    "escapes": "\x1b[" * 10_000,
+    "messages": "a:1:1 [0] NCCL INFO " * 1000,
+    "headings": "size,time " * 2000,
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_lines_cost_no_more_than_their_length(name: str) -> None:
+    log = nccl_tests("all_reduce", 8, SIZES, times_of(SIZES, 12.0, 180.0))
+    at = min(log.rows) + 2
+    lines = [*log.lines[:at], *[HOSTILE[name]] * 10, *log.lines[at:]]
+    started = time.process_time()
+    one = next(t for t in read("\n".join(lines) + "\n").tables if len(t.size_bytes) > 1)
+    assert time.process_time() - started < 20  # seconds; a search that squares takes minutes
+    assert one.size_bytes.tolist() == SIZES
+
+
+def test_a_line_longer_than_any_log_has_is_cut() -> None:
+    log = nccl_tests("all_reduce", 8, SIZES, times_of(SIZES, 12.0, 180.0))
+    assert table("x" * 3_000_000 + "\n" + log.text).size_bytes.tolist() == SIZES

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import csv
+import math
+import random
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from dscalc.calibrate.logs import read_log
+from dscalc.calibrate.log_text import Log
+from dscalc.calibrate.logs import read_log, read_text
 from dscalc.calibrate.measurements import Read
 from dscalc.errors import InputError
+from tests.calibrate.written import NOISE, TAGS
 
 OPS = {"allreduce": "all_reduce", "reducescatter": "reduce_scatter", "alltoall": "all_to_all", "sendrecv": "send_recv"}
 HEADERLESS = "0"  # the index counts headers; rows without one still make tables
@@ -65,6 +69,13 @@ def test_rows_tables_and_torn_rows(index: list[dict[str, str]], found: dict[str,
                 assert len(tables) == int(row["expect_tables"]), row["file"]
             assert sum(t.rows_zero for t in tables) == int(row["expect_zero_size_rows"]), row["file"]
             assert sum(t.rows_torn for t in tables) == int(row["expect_torn_rows"]), row["file"]
+
+
+def test_rejoined_rows(index: list[dict[str, str]], found: dict[str, Read]) -> None:
+    for row in index:
+        if row["expect_rejoined_rows"] not in ("", "0"):
+            notes = found[row["file"]].notes
+            assert f"{row['expect_rejoined_rows']} rows were broken by other lines" in notes[0], row["file"]
 
 
 def test_sizes_and_speeds(index: list[dict[str, str]], found: dict[str, Read]) -> None:
@@ -139,3 +150,65 @@ def test_products_keep_the_printed_rate(found: dict[str, Read]) -> None:
     assert (layer.kind, attention.kind) == ("gemm", "batched_gemm")
     assert layer.m[0] == 4 * 2048
     assert layer.time_s[0] == pytest.approx(0.0034, abs=5e-5)  # as the log prints it, to two digits
+
+
+MOST_BYTES = 30_000  # of a log that is damaged here; the others are lists of ranks
+
+
+def rows_of(read: Read) -> dict[int, list[tuple[float, ...]]]:
+    """Rows by line: size and cells of both halves."""
+    found: dict[int, list[tuple[float, ...]]] = {}
+    for t in read.tables:
+        for i, (line, size) in enumerate(zip(t.line, t.size_bytes, strict=True)):
+            cells = (c[h, i] for h in (0, 1) for c in (t.time_s, t.algbw_bytes_per_s, t.busbw_bytes_per_s))
+            found.setdefault(int(line), []).append((float(size), *map(float, cells)))
+    return found
+
+
+def within(row: tuple[float, ...], full: tuple[float, ...], *, whole: bool) -> bool:
+    """Whether every cell of a row is that of another; ``whole``: and none is missing."""
+    return all(
+        (math.isnan(a) and (not whole or math.isnan(b))) or math.isclose(a, b, rel_tol=1e-9)
+        for a, b in zip(row, full, strict=True)
+    )
+
+
+@pytest.mark.parametrize("seed", [1, 9])
+def test_damage_of_real_logs_never_invents_a_row(
+    index: list[dict[str, str]], found: dict[str, Read], seed: int
+) -> None:
+    rng = random.Random(seed)  # noqa: S311 - which lines are damaged is no secret
+    damaged_logs = 0
+    for entry in index:
+        data = Path(entry["path"]).read_bytes()
+        first = rows_of(found[entry["file"]]) if entry["file"] in found else {}
+        if not first or len(data) > MOST_BYTES or "json" in entry["file"]:
+            continue
+        lines = data.decode().replace("\r\n", "\n").split("\n")
+        tag, out, whole = rng.choice(TAGS), [], []
+        for number, line in enumerate(lines, start=1):
+            pieces = [line]
+            if number in first and rng.random() < 0.1:
+                at = rng.randint(1, len(line) - 1)
+                pieces = rng.choice(
+                    ([line[:at]], [line[at:]], [line[:at] + NOISE[0], NOISE[1], line[at:]], [line[:at], line[at:]], [])
+                )
+            elif number in first:
+                whole.append(number)
+            out += [tag + piece for piece in pieces]
+            if rng.random() < 0.05:
+                out.append(tag + rng.choice(NOISE))
+        text = "\n".join(out).encode(rng.choice(("utf-8", "utf-16", "utf-16-le")))
+        try:
+            read = rows_of(read_text(Log(entry["file"], text)))
+        except InputError:
+            read = {}
+        printed = [row for rows in first.values() for row in rows]
+        reported = [row for rows in read.values() for row in rows]
+        for row in reported:
+            assert any(within(row, full, whole=False) for full in printed), (entry["file"], row)
+        for number in whole:
+            for full in first[number]:
+                assert any(within(row, full, whole=True) for row in reported), (entry["file"], lines[number - 1])
+        damaged_logs += 1
+    assert damaged_logs > 50

@@ -96,6 +96,7 @@ def _rates(batch: int) -> list[float]:
         ({"optimizer": "adamw", "rule": "linear"}, "rule_of_another_optimizer"),
         ({"optimizer": "momentum", "rule": "sqrt", "workers": 32}, "rule_of_another_optimizer"),
         ({"rule": "lamb", "workers": 2048}, "beyond_evidence"),
+        ({"beta1": 0.95}, "unused_option"),  # of a linear rule
         ({"tokens": 1_000_000, "seq_len": 1024}, "warmup_longer_than_training"),
     ],
 )
@@ -112,7 +113,7 @@ def test_outside_what_was_seen_there_is_a_warning(changes: dict[str, Any], code:
 def test_the_rule_follows_the_optimizer() -> None:
     for name, entry in entries("optimizers").items():
         rule = entry.values["lr_rule"]
-        assert rule == ("linear" if name in ("sgd", "momentum") else "sqrt")
+        assert rule == {"sgd": "linear", "momentum": "linear", "lamb": "lamb"}.get(name, "sqrt")
         assert dscalc.batch(**PAPER, optimizer=name).rates.rule == rule
     assumed = {a.name: a for a in dscalc.batch(**PAPER).assumptions}
     assert "SGD" in assumed["rule"].source
@@ -263,6 +264,19 @@ def test_laws_answer_where_their_inputs_are_known() -> None:
     assert found["deepseek"].inputs["training_flop"] == pytest.approx(6.0 * 8.03e9 * 1e12, rel=1e-3)
 
 
+def test_laws_count_parameters_without_vocabulary() -> None:
+    """The sizes of [Zhang2024]: 24 layers of 12 x 1024^2 are 302 million, whatever the vocabulary; 1,365 sequences."""
+    plain = {"layers": 24, "hidden": 1024, "heads": 16, "ffn_hidden": 4096, "gated_mlp": False}
+    for vocab in (1000, 250_000):
+        found = dscalc.batch(**plain, vocab=vocab, tokens="6B").limits
+        laws = {limit.law: limit for limit in found}
+        assert laws["zhang"].law_batch == pytest.approx(1365 * 512, rel=0.02)
+        assert laws["step"].lr == pytest.approx(1.79 * 302e6**-0.713 * 6e9**0.307, rel=0.02)
+        assert laws["zhang"].outside == ()
+    llama = {limit.law: limit for limit in dscalc.batch(model="llama-3-8b", tokens="1T").limits}
+    assert llama["zhang"].inputs["params"] == 8_030_261_248 - 2 * 128_256 * 4096
+
+
 def test_within_their_range_laws_do_not_warn() -> None:
     answer = dscalc.batch(params=300e6, dp=16, tokens="5B", train_loss=3.0, seq_len=1024)
     assert {w.message.split()[1] for w in answer.warnings if w.code == "outside_law"} == set()
@@ -360,6 +374,19 @@ def test_layouts_are_what_their_own_commands_say() -> None:
     assert len({p.layout.global_batch for p in found.parallelism}) == 1
 
 
+def test_bytes_of_each_parallelism_by_hand() -> None:
+    """8 GPUs of a node, 32 sequences of 4,096 tokens, Llama-3-8B in bf16, gradients of 2 bytes; physics 6 on paper."""
+    found = dscalc.batch(model="llama-3-8b", cluster="dgx-h100", gpus=8, grad_accum=4).layouts
+    assert found is not None
+    sent = {p.axis: p.layout.sent_bytes or 0.0 for p in found.parallelism}
+    n, message = 8.03e9, 4096 * 4096 * 2  # parameters; s b h in bf16
+    assert sent["dp"] == pytest.approx(9 / 8 * 2 * n, rel=0.01)  # NVLink SHARP sends (K + 1)/K n, a ring 2 (K - 1)/K n
+    assert sent["fsdp"] == pytest.approx(7 / 8 * 4 * (2 + 2 + 2) * n, rel=0.01)  # two gathers, one scatter a micro
+    layers = 10 * 7 / 8 * message * 32 * 32  # sequence parallel: 10 u a layer and micro-batch
+    assert layers < sent["tp"] < 1.05 * layers  # embedding and head are the rest
+    assert sent["pp"] == 32 * message  # an end stage: one way
+
+
 def test_accumulation_spares_the_network_and_zero2_does_not() -> None:
     def gradients(zero: int, **more: Any) -> list[float]:
         layouts = dscalc.batch(**{**MODEL, "zero": zero}, **more).layouts
@@ -371,6 +398,15 @@ def test_accumulation_spares_the_network_and_zero2_does_not() -> None:
     often, less = gradients(2)
     assert often > 2.0 * less
     assert gradients(2, no_sync=True)[0] < 0.6 * often
+    gathered, less = gradients(3, no_sync=True)  # weights, for each micro-batch
+    assert gathered > 2.0 * less
+    said = [dscalc.batch(**{**MODEL, "zero": zero}).layouts for zero in (0, 1, 2, 3)]
+    assert [layouts is not None and layouts.accumulation[0].sends_each_micro_batch for layouts in said] == [
+        False,
+        False,
+        True,
+        True,
+    ]
 
 
 def test_what_is_missing_for_more_is_said() -> None:
@@ -399,6 +435,7 @@ def test_what_is_missing_for_more_is_said() -> None:
         (("--base-batch", "0"), 2, ["--base-batch"]),
         (("--base-lr", "-1", "--base-batch", "2"), 2, ["--base-lr"]),
         (("--base-lr", "inf", "--base-batch", "2"), 2, ["--base-lr"]),
+        (("--base-lr", "1e300", "--base-batch", "2"), 2, ["--base-lr", "up to 1,000,000,000"]),
         (("--rule", "cubic"), 2, ["--rule", "linear, sqrt"]),
         (("--batch-law", "moore"), 2, ["--batch-law", "kaplan"]),
         (("--jitter", "300%"), 2, ["--jitter"]),
@@ -429,6 +466,11 @@ def test_a_scenario_holds_the_options(run_dscalc: Any, tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text(text, encoding="utf-8")
     ran = run_dscalc("batch", "--scenario", "run.toml", "--quiet", cwd=tmp_path)
     assert ran.stdout == run_dscalc(*WORDS, "--quiet").stdout
+
+
+def test_a_missing_sequence_length_is_asked_for(run_dscalc: Any) -> None:
+    assert "Add --seq-len" in run_dscalc("batch", "--workers", "8", "--tokens", "1T").stdout
+    assert "Add --seq-len" not in run_dscalc("batch", "--workers", "8", "--tokens", "1T", "--seq-len", "1k").stdout
 
 
 def test_a_file_of_csv_is_the_schedule(run_dscalc: Any, tmp_path: Path) -> None:

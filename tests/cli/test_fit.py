@@ -214,3 +214,17 @@ def test_what_the_log_does_not_say_can_be_said(within: Within) -> None:
 def test_the_twin_gives_the_same(within: Within) -> None:
     _, out, _ = within("fit", "ar.log", "mm.log", "--rows", "--format", "json")
     assert dscalc.fit("ar.log", "mm.log", rows=True).to_json() == json.loads(out)
+
+
+def test_logs_of_several_gpus_are_read_and_make_no_profile(within: Within) -> None:
+    Path("a100.log").write_text(LOG.text.replace("NVIDIA H100", "NVIDIA A100-SXM4-80GB"), encoding="utf-8")
+    code, out, _ = within("fit", "ar.log", "a100.log", "--format", "json")
+    assert code == 0
+    answer = json.loads(out)
+    assert len(answer["result"]["logs"]) == 2
+    assert answer["result"]["fits"] == []
+    assert "several_gpus" in [w["code"] for w in answer["warnings"]]
+    code, _, error = within("fit", "ar.log", "a100.log", "--output", "both.json")
+    assert code == 1
+    assert "one kind of GPU at a time" in error
+    assert not Path("both.json").exists()

@@ -74,6 +74,20 @@ def test_a_measured_step_gets_a_verdict(factor: float, word: str) -> None:
         assert all(e.next_step for e in answer.explanations)
 
 
+def test_the_jitter_named_for_a_gap_makes_up_for_it() -> None:
+    measured_s = 1.3 * step(**PIPED).step_time_s
+    (slow,) = (e for e in step(**PIPED, measured=measured_s).explanations if e.kind == "straggler")
+    assert slow.step_time_s == pytest.approx(1.1 * step(**PIPED).step_time_s)  # as slow as [Jiang2024] found machines
+    assert "one GPU 30% slower" in slow.next_step
+    named = slow.next_step.rpartition("--jitter ")[2]
+    assert step(**PIPED, jitter=named).step_time_s == pytest.approx(measured_s, rel=0.01)
+    far = step(**PIPED, measured=20.0 * measured_s).explanations
+    assert all("--jitter" not in e.next_step for e in far)  # beyond 100 % it takes a broken GPU
+    alone = step(model="llama-3.2-1b", gpu="H100-SXM5-80GB", measured="9s").explanations
+    assert alone
+    assert all(e.kind != "straggler" for e in alone)
+
+
 def test_known_faults_are_named() -> None:
     """1.17 s a micro-batch and 0.45 s a further stage, whatever the model; 2 + 2.64 t ms a layer."""
     accum = step(**PIPED).case.layout.spec.grad_accum

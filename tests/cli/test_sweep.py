@@ -197,6 +197,7 @@ def test_nothing_fits_names_the_nearest(run_dscalc: Any) -> None:
         (["--gpus", "8", "--output", "no/such/folder/x.json"], 1, ["--output", "cannot be written"]),
         (["--gpus", "8", "--format", "parquet"], 1, ["--format", "--output"]),
         (["--gpus", "8", "--marginal", "150%"], 2, ["--marginal"]),
+        (["--gpus", "8", "--cluster", "hgx-h100"], 1, ["--cluster", "named twice"]),
         ([], 1, ["--gpus", "how many GPUs"]),
     ],
 )

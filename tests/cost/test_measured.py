@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from dscalc.cost.collectives import collective
 from dscalc.records import Curve, Network
+from dscalc.specs.measured import CurveSpec, lower_curves
 from dscalc.specs.network import lower_network
 from dscalc.specs.store import load_cluster
 
@@ -141,3 +142,30 @@ def test_the_error_of_a_tier_reaches_what_the_model_says() -> None:
     assert times[1] == seconds(network(), 2.0**33, 64.0, 8.0, "all-gather")[0]
     assert times[2] / times[1] == pytest.approx(np.exp(0.1), rel=0.01)  # bytes alone at such a size
     assert times[1] / times[0] == pytest.approx(np.exp(0.1), rel=0.01)
+
+
+def test_a_column_may_hold_groups_of_one_and_empty_messages() -> None:
+    """Layouts without an axis have groups of one in the same column; nothing of them may disturb the others."""
+    net = measured(curve(), curve(8.0, 1.0))
+    group, domains = np.array([1.0, 16.0, 1.0, 8.0, 16.0]), np.array([1.0, 2.0, 1.0, 1.0, 2.0])
+    size = np.array([1e6, 1e6, 0.0, 0.0, 0.0])
+    found = collective("all-reduce", size, group, group / domains, domains, net)
+    assert np.isfinite(found.time_s).all()
+    assert (found.time_s[group == 1.0] == 0.0).all()
+    assert (found.curve[group == 1.0] == -1).all()
+    assert found.time_s[1] == seconds(net, 1e6)[0]
+
+
+def test_groups_that_ran_at_once_speak_before_one_that_ran_alone() -> None:
+    """Eight groups of one rank a node share the NICs as those of a layout do; one alone had them to itself."""
+    plain = {"op": "all-reduce", "ranks": 2, "nodes": 2, "sizes": (1e6, 1e9), "error_fractions": (0.1, 0.1)}
+    specs = [
+        CurveSpec.trusted(
+            {**plain, "times": times, "groups": groups, "kind": "measured", "source": f"{groups} at once"}
+        )
+        for times, groups in (((1e-4, 1e-2), 1), ((2e-4, 4e-2), 8))
+    ]
+    curves = lower_curves(specs, network().tiers, 8)
+    assert [c.source for c in curves] == ["8 at once", "1 at once"]
+    assert [c.shared for c in curves] == [1.0, 0.0]
+    assert seconds(measured(*curves), 1e9, 2.0, 2.0)[0] == pytest.approx(4e-2)

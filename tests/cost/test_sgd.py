@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from dscalc.codes import LR_RULES
 from dscalc.cost.averaging import adam_update, reduced_gradient, sgd_update
-from dscalc.cost.sgd import data_penalty, largest_batch, scaled_lr, steps_penalty, warmup_lr
+from dscalc.cost.sgd import (
+    data_penalty,
+    largest_batch,
+    scaled_lr,
+    square_root_adam,
+    steps_penalty,
+    warmup_lr,
+)
 
 WEIGHTS = np.array([1.0, -2.0])
 GRADIENTS = np.array([[0.4, -0.2], [0.8, 0.6]])
@@ -127,6 +134,40 @@ def test_every_rule_keeps_the_rate_at_the_base_batch_and_orders_the_others(
     ordered = [found["none"], found["sqrt"], found["linear"]]
     assert ordered == (sorted(ordered) if batch >= base else sorted(ordered, reverse=True))
     assert found["sqrt"] ** 2 == pytest.approx(found["linear"] * found["none"])
+
+
+def _spread(samples: int, batch: int, lr: float, betas: tuple[float, float], eps: float) -> float:
+    """Standard deviation of weights that Adam moved through pure noise of one a sample, many weights at once."""
+    random = np.random.default_rng(11)
+    weights, moments = np.zeros(2000), None
+    for _ in range(samples // batch):
+        gradient = random.standard_normal(weights.size) / np.sqrt(batch)
+        weights, moments = adam_update(weights, gradient, lr, moments, betas, eps)
+    return float(weights.std())
+
+
+@pytest.mark.parametrize(("base", "batch"), [(4, 16), (16, 4)])
+def test_the_square_root_rule_keeps_what_noise_does_to_adam(base: int, batch: int) -> None:
+    """[Malladi2022]: as many samples spread the weights as far; not so with another rate, nor with eps as it was.
+
+    eps is half of the gradients' noise here, so that it counts. Simulated, without the formula's derivation.
+    """
+    lr, eps = 1e-3, 0.5 / np.sqrt(base)
+    one = np.array(1.0)
+    rule = square_root_adam(0.9 * one, 0.999 * one, eps * one, base * one, batch * one)
+    betas, scaled = (float(rule.beta1), float(rule.beta2)), float(scaled_lr("sqrt", lr * one, base * one, batch * one))
+    before = _spread(8_000, base, lr, (0.9, 0.999), eps)
+    assert _spread(8_000, batch, scaled, betas, float(rule.eps)) == pytest.approx(before, rel=0.05)
+    assert _spread(8_000, batch, lr * batch / base, betas, float(rule.eps)) != pytest.approx(before, rel=0.4)
+    assert _spread(8_000, batch, scaled, betas, eps) != pytest.approx(before, rel=0.15)
+
+
+@pytest.mark.parametrize("kappa", [2.0, 4.0, 0.5])
+def test_the_square_root_rule_keeps_the_memory_of_the_moments(kappa: float) -> None:
+    """After as many samples a gradient weighs as much in the second moment: beta^n, n/kappa times."""
+    found = square_root_adam(np.array(0.9), np.array(0.999), np.array(1e-8), np.array(1.0), np.array(kappa))
+    assert float(found.beta2) ** (1000.0 / kappa) == pytest.approx(0.999**1000, rel=5e-3)
+    assert float(found.eps) * np.sqrt(kappa) == pytest.approx(1e-8)  # noise of the gradient falls by as much
 
 
 def test_an_unknown_rule_is_refused() -> None:

@@ -125,3 +125,15 @@ def test_ranges_add_as_squares() -> None:
     assert found.high_gpus == pytest.approx(100 * 1.1 ** (2**0.5))
     assert found.low_gpus == pytest.approx(100 / 1.1 ** (2**0.5))
     assert _ranged(limit, [replace(limit, gpus=None), *moved[1:]]).high_gpus is None
+
+
+def test_one_layout_alone_goes_on_only_as_far_as_it_is_legal() -> None:
+    """A single layout kept: beyond the searched number it must not lose its last micro-batch."""
+    found = sweep(
+        **PLAIN | {"recompute": "none", "gpus": "64", "dp": "64", "vpp": 1},
+        bandwidth="25GB/s",
+        latency="1us",
+        global_batch=1024,
+    ).ceiling
+    assert [p.gpus for p in found.points] == [64, 128, 256, 512, 1024]
+    assert found.limits["sequences"].gpus == 1024
