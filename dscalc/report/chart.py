@@ -76,7 +76,9 @@ class Chart:
         return round((1.0 - min(1.0, max(0.0, self.y.at(y)))) * (self.height * self.down - 1)) // self.down
 
     def band(self, low: float, high: float, style: str) -> None:
-        """Shade a range of x."""
+        """Shade a range of x, as far as it is on the canvas."""
+        if low > self.x.high or high < self.x.low:
+            return
         for column in range(self._column(low), self._column(high) + 1):
             for row in range(self.height):
                 self.cells[column, row] = Span(self.letters.band, style)

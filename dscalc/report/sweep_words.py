@@ -37,7 +37,9 @@ def about(gpus: float | None) -> str:
 
 def gpus_span(low: float | None, high: float | None) -> str:
     """The range of a limit; empty where it has none."""
-    return "" if low is None or low == high else f"{about(low)} - {about(high) or '?'}"
+    if low is None or low == high:
+        return ""
+    return f"{about(low)} or more" if high is None else f"{about(low)} - {about(high)}"
 
 
 def limit_gpus(limit: Limit | Ceiling) -> str:

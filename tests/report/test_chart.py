@@ -38,6 +38,7 @@ def test_line_and_marks_as_drawn_by_hand() -> None:
 def test_band_and_upright_line_as_drawn_by_hand() -> None:
     chart = Chart(axis(4.0), axis(1.0), 8, 2, ASCII)
     chart.band(1.0, 3.0, "")
+    chart.band(5.0, 9.0, "")
     chart.vertical(2.0, "|", "")
     chart.vertical(9.0, "|", "")
     assert text(chart.lines())[:2] == ["1 + :|:", "0 + :|:"]

@@ -118,7 +118,7 @@ def test_words_of_a_ceiling(plain: SweepAnswer) -> None:
         return ceiling_range(curve._replace(ceiling=found))
 
     assert words("marginal_gain", 726.2, 590.6, 756.9) == "730 GPUs (590 - 760): marginal GPU"
-    assert words("throughput_peak", 4096.0, 2048.0, None) == "4,100 GPUs (2,000 - ?): throughput peak"
+    assert words("throughput_peak", 4096.0, 2048.0, None) == "4,100 GPUs (2,000 or more): throughput peak"
     assert words("sequences", 1024.0, 1024.0, 1024.0) == "1,024 GPUs: sequences"
     assert words(None, None, None, None) == "not reached"
 
