@@ -85,7 +85,7 @@ def busiest(
     References:
         [Definition]; [DeepSeekV3] section 3.2.1 for chunks kept on two stages, [Qi2024] for those that form a V.
     """
-    zero = 0.0 * (kinds.layers + layouts.pp + layouts.n_micro + parameters.dense)
+    zero = 0.0 * (kinds.layers + layouts.pp + layouts.vpp + layouts.schedule + layouts.n_micro + parameters.dense)
     dense, expert = parameters.dense + zero, parameters.expert + zero
     total = dense + expert if base is None else dense + expert + base.dense + base.expert
     kind = np.argmax(total, axis=0)
