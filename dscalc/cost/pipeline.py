@@ -61,6 +61,13 @@ class Runs:
         return np.asarray(np.max(np.where(self.count > 0.0, self.both, 0.0), axis=0))
 
 
+def _ends(count: Array) -> list[Array]:
+    """Stages of a run before its first and before its last one; nothing of a run that nobody has."""
+    most = count.max(initial=0.0)
+    ends = [np.zeros_like(count), np.maximum(count - 1.0, 0.0)]
+    return ends if most > 1.0 else ends[:1] if most > 0.0 else []
+
+
 def one_forward_one_backward_s(runs: Runs) -> Array:
     """1F1B with stages of any size; where there are fewer micro-batches than stages, as GPipe.
 
@@ -84,7 +91,7 @@ def one_forward_one_backward_s(runs: Runs) -> Array:
     best = np.zeros_like(total)
     p = runs.stages
     for f, b, t, count in zip(runs.forward, runs.backward, both, runs.count, strict=True):
-        for ahead in (np.zeros_like(count), np.maximum(count - 1.0, 0.0)):
+        for ahead in _ends(count):
             rest = total - before - (ahead + 1.0) * t
             later = p - 1.0 - passed - ahead
             idle = np.maximum(rest - later * f, 0.0) + np.maximum(rest - later * b, 0.0)
@@ -150,7 +157,7 @@ def interleaved_s(runs: Runs) -> Array:
     again = m > p
     before, passed, best = np.zeros_like(total), np.zeros_like(total), np.zeros_like(total)
     for f, b, t, count in zip(runs.forward, runs.backward, both, runs.count, strict=True):
-        for ahead in (np.zeros_like(count), np.maximum(count - 1.0, 0.0)):
+        for ahead in _ends(count):
             rest, place = total - before - (ahead + 1.0) * t, passed + ahead
             warm = np.minimum(m * v - rounds - 1.0, 2.0 * (p - 1.0 - place))
             idle = np.zeros_like(total)
