@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
 from dscalc.cost.axes import groups, rules
 from dscalc.cost.columns import first_of, narrowed, rows
 from dscalc.cost.memory import Memory, memory
-from dscalc.cost.step import Step, step
 from dscalc.frozen import dataclass
 from dscalc.records import Adapters, Hardware, Layouts, Mask, ModelShape, Timing
+
+if TYPE_CHECKING:
+    from dscalc.cost.step import Step
 
 MEMORY_REASON = "memory"
 
@@ -82,7 +86,11 @@ def evaluate(
     result = memory(model, narrow, hardware, adapters, keep_terms)
     masks = [rule.illegal(narrow, derived, model) for rule in rules()]
     masks.append(result.total_bytes > result.usable_bytes)  # False where the usable memory is unknown
-    timed = None if timing is None else step(model, narrow, timing, adapters, keep_terms)
+    timed = None
+    if timing is not None:
+        from dscalc.cost.step import step  # a question of memory starts without it
+
+        timed = step(model, narrow, timing, adapters, keep_terms)
     shape = result.total_bytes.shape
     found = np.broadcast_to(first_of(masks), shape)
     return Evaluation(
