@@ -150,15 +150,11 @@ def _ceiling(axes: Axes, curve: Curve, n: int, many: int) -> None:
         )
     axes.axvline(curve.ceiling.gpus, color=ink, linestyle="--")
     words = f"{curve.setup}: " * (many > 1) + f"ceiling {ceiling_range(curve)}"
-    low, high = axes.get_xlim()
-    left = curve.ceiling.gpus * curve.ceiling.gpus > low * high
-    axes.annotate(
+    axes.annotate(  # below the curve, where nothing else is
         words,
-        (curve.ceiling.gpus, 0.04 + 0.07 * (many - 1 - n)),
-        xycoords=("data", "axes fraction"),
-        xytext=(-6 if left else 6, 0),
-        textcoords="offset points",
-        ha="right" if left else "left",
+        (0.99, 0.04 + 0.07 * (many - 1 - n)),
+        xycoords="axes fraction",
+        ha="right",
         color=ink,
         bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.5},
     )
