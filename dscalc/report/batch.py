@@ -5,6 +5,7 @@ from __future__ import annotations
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
+from dscalc.report.asides import assumed, defaults_of, option_words, warned
 from dscalc.report.batch_layouts import accumulation, markdown_tables, parallelism
 from dscalc.report.export import to_csv, to_json, to_markdown
 from dscalc.report.screen import QUIET, STRONG, Cell, Screen, Span, grid
@@ -79,10 +80,7 @@ def screen(answer: BatchAnswer, *, explain: bool = False, colour: bool | None = 
     for note in answer.notes:
         out.say(f"- {note.words}" + (f" {note.source}" if explain else ""), hang=2)
     _assumed(out, answer)
-    if answer.warnings:
-        out.head("Warnings")
-        for w in answer.warnings:
-            out.say(f"! {w.message}. Next: {w.next_step}.", hang=2)
+    warned(out, answer.warnings)
     return out.text()
 
 
@@ -330,28 +328,11 @@ def _published(out: Screen, answer: BatchAnswer) -> None:
 
 
 def _assumed(out: Screen, answer: BatchAnswer) -> None:
-    plain = [a for a in answer.assumptions if a.kind == "default" and a.value not in (None, False, "none")]
-    other = [a for a in answer.assumptions if a.kind != "default" and a.name in ("jitter", "slow_nodes")]
-    if not plain and not other:
-        return
-    out.head("Not given, so assumed *", "change any by its option; --format json lists all")
-    if plain:
-        out.say("* " + ", ".join(f"{_option(a.name)}\u00a0{_value(a.value)}" for a in plain), hang=2)
-    for a in other:
-        out.say(f"* {_option(a.name)} {a.value:.3g} ({a.kind}): {a.source}", hang=2)
+    told = [a for a in answer.assumptions if a.kind != "default" and a.name in ("jitter", "slow_nodes")]
+    assumed(out, defaults_of(answer.assumptions), [(option_words(a.name), f"{a.value:.3g}", a) for a in told])
 
 
 # -------------------------------------------------------------------------------------------------------------- numbers
-def _option(name: str) -> str:
-    return name.replace("_", "-")
-
-
-def _value(value: object) -> str:
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return f"{value:g}" if isinstance(value, float) else str(value).replace(" ", "\u00a0")
-
-
 def _number(value: float | None) -> str:
     """A plain number with up to four digits."""
     if value is None:

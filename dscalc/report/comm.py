@@ -7,6 +7,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from dscalc.answers.comm import ROW_KEYS
+from dscalc.report.asides import assumed, defaults_of, option_words, value_words, warned
 from dscalc.report.export import to_csv, to_json, to_markdown
 from dscalc.report.screen import QUIET, STRONG, Cell, Screen, Span, grid
 from dscalc.units import format_bytes, format_count, format_rate, format_time
@@ -91,7 +92,7 @@ def screen(answer: CommAnswer, *, explain: bool = False, colour: bool | None = N
     if answer.case is None:
         del out.lines[0]  # the blank before the only heading
     _assumed(out, answer)
-    _warnings(out, answer)
+    warned(out, answer.warnings)
     return out.text()
 
 
@@ -236,29 +237,10 @@ def _bytes(sent: object) -> str:
 
 
 def _assumed(out: Screen, answer: CommAnswer) -> None:
-    plain = [
-        a
-        for a in answer.assumptions
-        if a.kind == "default" and (a.value not in (None, False, "none") or a.name.startswith("network."))
-    ]
-    other = [a for a in answer.assumptions if a.kind == "assumed"]
-    if not plain and not other:
-        return
-    out.head("Not given, so assumed *", "change any by its option; --format json lists all")
-    if plain:
-        out.say("* " + ", ".join(f"{_option(a.name)}\u00a0{_value(a.value)}" for a in plain), hang=2)
-    for a in other:
-        out.say(f"* {_option(a.name)} {_stated(a)} ({a.kind}): {a.source}", hang=2)
-
-
-def _option(name: str) -> str:
-    return name.replace("_", "-")
-
-
-def _value(value: object) -> str:
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    network = [a for a in answer.assumptions if a.kind == "default" and a.name.startswith("network.")]
+    plain = [*defaults_of(a for a in answer.assumptions if a not in network), *network]
+    told = [a for a in answer.assumptions if a.kind == "assumed"]
+    assumed(out, plain, [(option_words(a.name), _stated(a), a) for a in told])
 
 
 def _stated(a: Assumption) -> str:
@@ -266,15 +248,7 @@ def _stated(a: Assumption) -> str:
         return format_rate(a.value)
     if isinstance(a.value, float) and a.unit == "s":
         return format_time(a.value)
-    return f"{_value(a.value)} {a.unit}".rstrip()
-
-
-def _warnings(out: Screen, answer: CommAnswer) -> None:
-    if not answer.warnings:
-        return
-    out.head("Warnings")
-    for w in answer.warnings:
-        out.say(f"! {w.message}. Next: {w.next_step}.", hang=2)
+    return f"{value_words(a.value)} {a.unit}".rstrip()
 
 
 def _explained(row: Row, width: int) -> list[str]:

@@ -8,6 +8,7 @@ from itertools import groupby
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
+from dscalc.report.asides import assumed, defaults_of, option_words, value_words, warned
 from dscalc.report.screen import (
     BAD,
     GOOD,
@@ -123,7 +124,7 @@ def screen(answer: MemoryAnswer, *, explain: bool = False, colour: bool | None =
     _knobs(out, answer, scale)
     _minimum(out, answer)
     _assumed(out, answer)
-    _warnings(out, answer)
+    warned(out, answer.warnings)
     return out.text()
 
 
@@ -342,35 +343,14 @@ def _alone(answer: MemoryAnswer, usable: float) -> str:
 
 
 def _assumed(out: Screen, answer: MemoryAnswer) -> None:
-    plain = [a for a in answer.assumptions if a.kind == "default" and a.value not in (None, False, "none")]
-    other = [a for a in answer.assumptions if a.kind != "default"]
-    out.head("Not given, so assumed *", "change any by its option; --format json lists all")
-    if plain:
-        out.say("* " + ", ".join(f"{_option(a.name)}\u00a0{_value(a.value)}" for a in plain), hang=2)
-    for a in other:
-        out.say(f"* {_option(a.name)} {_quantity(a.value, a.unit)} ({a.kind}): {a.source}", hang=2)
-
-
-def _option(name: str) -> str:
-    return name.replace("_", "-")
-
-
-def _value(value: object) -> str:
-    return {True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+    told = [a for a in answer.assumptions if a.kind != "default"]
+    assumed(out, defaults_of(answer.assumptions), [(option_words(a.name), _quantity(a.value, a.unit), a) for a in told])
 
 
 def _quantity(value: object, unit: str) -> str:
     if unit == "bytes" and isinstance(value, (int, float)):
         return format_bytes(float(value))
-    return f"{value:g} {unit}".rstrip() if isinstance(value, float) else f"{_value(value)} {unit}".rstrip()
-
-
-def _warnings(out: Screen, answer: MemoryAnswer) -> None:
-    if not answer.warnings:
-        return
-    out.head("Warnings")
-    for w in answer.warnings:
-        out.say(f"! {w.message}. Next: {w.next_step}.", hang=2)
+    return f"{value:g} {unit}".rstrip() if isinstance(value, float) else f"{value_words(value)} {unit}".rstrip()
 
 
 def _markdown(answer: MemoryAnswer, explain: bool) -> str:

@@ -7,6 +7,7 @@ from math import floor
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
+from dscalc.report.asides import assumed, defaults_of, option_words, value_words, warned
 from dscalc.report.export import to_csv, to_json, to_markdown
 from dscalc.report.screen import BAD, GOOD, QUIET, STRONG, Cell, Screen, Span, grid
 from dscalc.units import format_count, format_flop_rate, format_rate, format_time
@@ -92,7 +93,7 @@ def screen(answer: RatioAnswer, *, explain: bool = False, colour: bool | None = 
     _effects(out, answer, explain)
     _levers(out, answer)
     _assumed(out, answer)
-    _warnings(out, answer)
+    warned(out, answer.warnings)
     return out.text()
 
 
@@ -222,23 +223,8 @@ def _lever(lever: Lever, value: float) -> str:
 
 
 def _assumed(out: Screen, answer: RatioAnswer) -> None:
-    plain = [a for a in answer.assumptions if a.kind == "default" and a.value not in (None, False, "none")]
-    other = [a for a in answer.assumptions if a.kind != "default"]
-    if not plain and not other:
-        return
-    out.head("Not given, so assumed *", "change any by its option; --format json lists all")
-    if plain:
-        out.say("* " + ", ".join(f"{_option(a.name)}\u00a0{_value(a.value)}" for a in plain), hang=2)
-    for a in other:
-        out.say(f"* {_option(a.name)} {_stated(a)} ({a.kind}): {a.source}", hang=2)
-
-
-def _warnings(out: Screen, answer: RatioAnswer) -> None:
-    if not answer.warnings:
-        return
-    out.head("Warnings")
-    for w in answer.warnings:
-        out.say(f"! {w.message}. Next: {w.next_step}.", hang=2)
+    told = [a for a in answer.assumptions if a.kind != "default"]
+    assumed(out, defaults_of(answer.assumptions), [(option_words(a.name), _stated(a), a) for a in told])
 
 
 # -------------------------------------------------------------------------------------------------------------- numbers
@@ -274,17 +260,7 @@ def _stated(a: Assumption) -> str:
     number = isinstance(a.value, (int, float)) and not isinstance(a.value, bool)
     if number and a.unit in ("FLOP/s", "bytes/s"):
         return _quantity(float(a.value), a.unit)
-    return f"{_value(a.value)} {a.unit}".rstrip()
-
-
-def _option(name: str) -> str:
-    return name.replace("_", "-")
-
-
-def _value(value: object) -> str:
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value_words(a.value)} {a.unit}".rstrip()
 
 
 def _explained(row: Row, width: int) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
+from dscalc.report.asides import assumed, defaults_of, warned
 from dscalc.report.export import to_csv, to_json, to_markdown
 from dscalc.report.screen import BAD, GOOD, QUIET, STRONG, Cell, Scale, Screen, Segment, Span, bar, grid, legend
 from dscalc.units import MICRO, MILLI, format_bytes, format_count, format_flop_rate, format_time
@@ -78,10 +79,7 @@ def screen(answer: StepAnswer, *, explain: bool = False, colour: bool | None = N
     _rates(out, answer)
     _measured(out, answer, scale)
     _assumed(out, answer)
-    if answer.warnings:
-        out.head("Warnings")
-        for w in answer.warnings:
-            out.say(f"! {w.message}. Next: {w.next_step}.", hang=2)
+    warned(out, answer.warnings)
     return out.text()
 
 
@@ -199,22 +197,20 @@ def _measured(out: Screen, answer: StepAnswer, scale: Scale) -> None:
 
 
 def _assumed(out: Screen, answer: StepAnswer) -> None:
-    plain = [a for a in answer.assumptions if a.kind == "default" and a.value not in (None, False, "none")]
-    out.head("Not given, so assumed *", "change any by its option; --format json lists all")
-    if plain:
-        out.say("* " + ", ".join(f"{a.name.replace('_', '-')}\u00a0{_value(a.value)}" for a in plain), hang=2)
-    fitted = [a for a in answer.assumptions if a.name.startswith("step.") and a.name.split(".")[-1] in _TOLD]
-    fitted = [a for a in fitted if not a.name.startswith("step.error.")]
-    for a in fitted:
-        value = f"{a.value:.3g}" if isinstance(a.value, float) else str(a.value)
-        out.say(f"* {a.name.removeprefix('step.')} {value} {a.unit} ({a.kind}): {a.source}", hang=2)
+    told = [a for a in answer.assumptions if a.name.startswith("step.") and a.name.split(".")[-1] in _TOLD]
+    others = [
+        (
+            a.name.removeprefix("step."),
+            f"{a.value:.3g} {a.unit}" if isinstance(a.value, float) else f"{a.value} {a.unit}",
+            a,
+        )
+        for a in told
+        if not a.name.startswith("step.error.")
+    ]
+    assumed(out, defaults_of(answer.assumptions), others)
 
 
 _TOLD = ("gemm_fraction", "flash_fraction", "linear_gain", "host_layer_s", "elementwise", "error_fraction", "jitter")
-
-
-def _value(value: object) -> str:
-    return {True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool) else str(value)
 
 
 def _markdown(answer: StepAnswer, explain: bool) -> str:
