@@ -108,6 +108,8 @@ def coded(column: Array) -> Coded:
     References:
         [Definition].
     """
+    if column.dtype != np.intp and column.max() == np.inf:  # all layers: one more than any number
+        column = np.where(column == np.inf, -1.0, column) + 1.0
     low, high = column.min(), column.max()
     if low >= 0 and high < WIDEST:
         whole = column.astype(np.intp)

@@ -111,7 +111,7 @@ SPECS: dict[str, LeafSpec] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Stages:
-    """Runs of equal stages: layers, layers with experts, ends; (4, n)."""
+    """Runs of equal stages: layers, layers with experts, ends; (runs, n), four at most."""
 
     count: Array
     dense: Array
@@ -137,24 +137,31 @@ def _stages(shape: ModelShape, layouts: Layouts, kinds: StageKinds) -> _Stages:
     empty = np.maximum(middle - full, 0.0)
     least = np.where(empty > 0.0, (rest - full * most) / np.maximum(empty, 1.0), 0.0)
     moe_share = rest_moe / np.maximum(rest, 1.0)
-    layers = np.stack([first, np.where(full > 0.0, most, 0.0), least, last])
-    moe = np.stack([first_moe, most * moe_share, least * moe_share, last_moe])
+    count = [1.0 + zero, full, empty, np.where(alone, 0.0, 1.0)]
+    layers = [first, np.where(full > 0.0, most, 0.0), least, last]
+    moe = [first_moe, most * moe_share, least * moe_share, last_moe]
 
     def has(values: Array, kind: int) -> Array:
         return np.asarray((values[kind] > 0.0) * 1.0 + zero)
 
+    embedding = [has(kinds.has_embedding, 0), zero, zero, has(kinds.has_embedding, -1)]
+    head = [has(kinds.has_head, 0), zero, zero, has(kinds.has_head, -1)]
+    used = [run for run in range(len(count)) if count[run].any()]  # a run that no layout has costs nothing
+    held, experts, tables, ends, sizes = (
+        np.stack([runs[run] for run in used]) for runs in (layers, moe, embedding, head, count)
+    )
     return _Stages(
-        count=np.stack([1.0 + zero, full, empty, np.where(alone, 0.0, 1.0)]),
-        dense=(layers - moe) / copies,
-        moe=moe / copies,
-        embedding=np.stack([has(kinds.has_embedding, 0), zero, zero, has(kinds.has_embedding, -1)]) / copies,
-        head=np.stack([has(kinds.has_head, 0), zero, zero, has(kinds.has_head, -1)]) / copies,
+        count=sizes,
+        dense=(held - experts) / copies,
+        moe=experts / copies,
+        embedding=tables / copies,
+        head=ends / copies,
     )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _MicroBatch:
-    """One micro-batch on each stage before gathering of weights adds to it; (4, n) a stage, (n,) elsewhere."""
+    """One micro-batch on each stage before gathering of weights adds to it; (runs, n) a stage, (n,) elsewhere."""
 
     sent: MicroBatchExchange
     stages: _Stages
@@ -205,15 +212,20 @@ def _micro_batch(
     )
 
 
-def _spread(record: Any, table: Distinct) -> Any:
-    """A record with one entry a combination as one with an entry a row."""
+def _spread(record: Any, table: Distinct, known: dict[int, Any] | None = None) -> Any:
+    """A record with one entry a combination as one with an entry a row; what stands twice is spread once."""
     if table.place is None:
         return record
-    if isinstance(record, np.ndarray):
-        return table.spread(record)
     if isinstance(record, tuple):
         return tuple(table.spread(each) for each in record)
-    return type(record)(**{field.name: _spread(getattr(record, field.name), table) for field in fields(record)})
+    known = {} if known is None else known
+    columns = {}
+    for field in fields(record):
+        value = getattr(record, field.name)
+        if id(value) not in known:
+            known[id(value)] = table.spread(value) if isinstance(value, np.ndarray) else _spread(value, table, known)
+        columns[field.name] = known[id(value)]
+    return type(record)(**columns)
 
 
 def step(
@@ -369,7 +381,8 @@ def _whole_step(
     place = kind * len(zero) + np.arange(len(zero))
 
     def there(values: Array) -> Array:
-        return np.asarray((values + zero).reshape(-1).take(place))
+        wide = values if values.shape[-1] == len(zero) else values + zero
+        return np.asarray(wide.reshape(-1).take(place))
 
     scale = m * (slowest / there(whole))  # 1 but for a frozen base
     n_dense, n_moe = scale * there(stages.dense), scale * there(stages.moe)
