@@ -395,6 +395,7 @@ class PaceTable:
     tp_exposed: Array  # share of tensor-parallel communication that compute does not hide
     dp_exposed: Array  # share of gradient and weight communication exposed without sharded gradients (ZeRO-0)
     dp_exposed_sharded: Array  # the same with ZeRO-1 and 2
+    dp_exposed_pipeline: Array  # at least this share in a pipeline with several micro-batches
     pp_exposed: Array
     ep_exposed: Array
     overlap_power: Array  # q of (compute^q + gather^q)^(1/q), FSDP: 1 adds, infinity takes the larger
