@@ -273,6 +273,7 @@ def error_bars(gpu: str, sorts: Sequence[str], stated: Mapping[str, float] | Non
         always_unmeasured=_base(error["always_unmeasured"]),
         always_new_gpu=_base(error["always_new_gpu"]),
         always_experts=_base(error["always_experts"]),
+        slower_unmeasured=_base(error["slower_unmeasured"]),
         low=_base(error["low"]),
         unmeasured=np.asarray([0.0 if is_measured(name) else 1.0 for name in stack_names()]),
         unmeasured_gpu=0.0 if any(gpu in row["ids"] for row in tables["gpu"].values()) else 1.0,
