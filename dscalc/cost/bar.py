@@ -66,7 +66,7 @@ def bar(step: Step, layouts: Layouts, low_precision: Array, bars: ErrorBars) -> 
     seconds = {leaf.spec.path: leaf.exposed_s for leaf in step.terms}
     unknown = bars.unmeasured.take(layouts.stack)
     has_experts = seconds["compute/experts"] > 0.0
-    always = bars.always**2 + unknown * bars.always_unmeasured**2 + has_experts * bars.always_experts**2
+    always = bars.always**2 + has_experts * bars.always_experts**2
     parts = [np.sqrt(always + bars.unmeasured_gpu * bars.always_new_gpu**2)]
     for number, (name, paths) in enumerate(SORTS):
         share = seconds[paths[0]]

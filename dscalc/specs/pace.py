@@ -270,7 +270,6 @@ def error_bars(gpu: str, sorts: Sequence[str], stated: Mapping[str, float] | Non
         unknown=column("unknown"),
         profile=np.asarray([EIGHTY * own.get(RATE_OF.get(s, ""), 0.0) for s in sorts]),
         always=_base(error["always"]),
-        always_unmeasured=_base(error["always_unmeasured"]),
         always_new_gpu=_base(error["always_new_gpu"]),
         always_experts=_base(error["always_experts"]),
         slower_unmeasured=_base(error["slower_unmeasured"]),

@@ -107,7 +107,7 @@ def _squares(names: Sequence[str], parts: Array, unknown: Array, low: Array) -> 
         elif name == "always_experts":
             columns.append((parts[sorts.index("experts")] > 0.0) * 1.0)
         else:
-            columns.append(unknown if name == "always_unmeasured" else np.ones(len(low)))
+            columns.append(np.ones(len(low)))
     return np.stack(columns, axis=1) ** 2
 
 

@@ -26,7 +26,7 @@ NO = np.zeros(1)
 def plain(**changed: object) -> ErrorBars:
     """Bars of which one part alone has a width."""
     nothing = np.zeros(len(NAMES))
-    base = ErrorBars(nothing, nothing, nothing, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, np.zeros(len(stack_names())), 0.0)
+    base = ErrorBars(nothing, nothing, nothing, 0.0, 0.0, 0.0, 0.0, 0.0, np.zeros(len(stack_names())), 0.0)
     return replace(base, **changed)
 
 
