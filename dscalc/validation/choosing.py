@@ -75,11 +75,7 @@ def groups(rows: Iterable[StepPrediction], least: int = LEAST) -> list[list[Step
     found: dict[tuple[object, ...], dict[object, list[StepPrediction]]] = defaultdict(lambda: defaultdict(list))
     for p in rows:
         found[_key(p)][p.row.row.layout].append(p)
-    whole = []
-    for layouts in found.values():
-        if len(layouts) >= least:
-            whole.append([_middle(ps) for ps in layouts.values()])
-    return whole
+    return [[_middle(runs) for runs in layouts.values()] for layouts in found.values() if len(layouts) >= least]
 
 
 def choices(
