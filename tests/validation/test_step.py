@@ -110,7 +110,7 @@ def test_layouts_are_chosen_well(answer: StepValidateAnswer) -> None:
     assert sum(c.groups for c in plain.values()) > 60
     correlation, regret = answer.choosing()
     assert correlation > 0.9
-    assert regret < 0.05  # single runs differ by 1 to 12 %, some by a factor: the best one measured is a lucky one
+    assert regret < 0.036  # repeats of one layout differ by 6 (bloom) to 20 % (ultrascale): the best one is a lucky one
     assert plain["vtrain-single"].spearman > 0.9
 
 
@@ -300,7 +300,7 @@ def test_the_large_grid_is_ranked_by_the_model_and_by_the_faults_of_its_cluster(
     """Bad layouts are predicted bad, better still with its named fault on."""
     assert len(grid) > 600
     measured = [p.row.measured_s for p, _ in grid]
-    assert spearman(measured, [p.predicted_s for p, _ in grid]) > 0.89
+    assert spearman(measured, [p.predicted_s for p, _ in grid]) > 0.9
     assert spearman(measured, [s for _, s in grid]) > 0.97
 
 
