@@ -300,6 +300,8 @@ def step_bar(inputs: Inputs, found: Step, layouts: Layouts) -> tuple[Bar, tuple[
     words = ", ".join(f"{p.what} {p.fraction:.0%}" for p in largest)
     why = "" if is_measured(stack) else f"; no published run of stack {stack} took part in the fit"
     why += "; nor of this GPU" if bars.unmeasured_gpu and why else "; no run of this GPU" if bars.unmeasured_gpu else ""
+    middle = float(width.slower_fraction[0])
+    why += f"; such stacks are likelier slower: the bar's middle lies {middle:.0%} above the step" if middle else ""
     source = f"half-width that holds four of five runs of left-out sources; largest parts, in squares: {words}{why}"
     first = Noted("error_fraction", float(width.half_width_fraction[0]), "fraction", "fitted", source)
     return width, (first, *bar_notes())
