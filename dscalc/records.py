@@ -395,6 +395,7 @@ class PaceTable:
     tp_exposed: Array  # share of tensor-parallel communication that compute does not hide
     dp_exposed: Array  # share of gradient and weight communication exposed without sharded gradients (ZeRO-0)
     dp_exposed_sharded: Array  # the same with ZeRO-1 and 2
+    dp_exposed_pipeline: Array  # at least this share in a pipeline with several micro-batches
     pp_exposed: Array
     ep_exposed: Array
     overlap_power: Array  # q of (compute^q + gather^q)^(1/q), FSDP: 1 adds, infinity takes the larger
@@ -437,9 +438,11 @@ class ErrorBars:
     unknown: Array  # in addition, on one that was not
     profile: Array  # in addition, from standard errors that a profile states
     always: float  # of the step, whatever it consists of
-    always_unmeasured: float  # in addition, on a stack that was not measured
     always_new_gpu: float  # in addition, on a GPU that was not measured
     always_experts: float  # in addition, of a model with experts: releases of one framework differ by a third
+    slower_unmeasured: (
+        float  # bars of stacks that were not measured lean to longer times: by this much of all but linear layers
+    )
     low: float  # in addition, of linear layers in 8 bits or fewer
     unmeasured: Array  # (codes,): 1 for a stack without measured numbers
     unmeasured_gpu: Array | float  # (n,) or one: 1 where no published run of the GPU took part

@@ -118,7 +118,7 @@ def step_accuracy(validation: StepValidation | None = None, bars: BarFit | None 
     here = np.log([p.predicted_s for p in rows]) - measured
     left = np.log([known[p.row.row.id].left_out_s for p in rows]) - measured
     stack = np.log([known[p.row.row.id].known_stack_s for p in rows]) - measured
-    within = dict(zip((r.row.id for r in bars.rows), np.abs(bars.error) <= bars.half_width, strict=True))
+    within = dict(zip((r.row.id for r in bars.rows), bars.inside(), strict=True))
     held = np.asarray([within[p.row.row.id] for p in rows])
     groups = np.asarray([p.row.row.group for p in rows])
 

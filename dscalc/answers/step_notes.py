@@ -86,11 +86,20 @@ def _layout(column: str, value: float) -> Change:
 
 
 _EXPOSED = dict.fromkeys(
-    ("tp_exposed", "dp_exposed", "dp_exposed_sharded", "pp_exposed", "ep_exposed", "overlap_power"), 1.0
+    (
+        "tp_exposed",
+        "dp_exposed",
+        "dp_exposed_sharded",
+        "dp_exposed_pipeline",
+        "pp_exposed",
+        "ep_exposed",
+        "overlap_power",
+    ),
+    1.0,
 )
-_HIDDEN = dict.fromkeys(("tp_exposed", "dp_exposed", "dp_exposed_sharded", "pp_exposed", "ep_exposed"), 0.0) | {
-    "overlap_power": 8.0
-}
+_HIDDEN = dict.fromkeys(
+    ("tp_exposed", "dp_exposed", "dp_exposed_sharded", "dp_exposed_pipeline", "pp_exposed", "ep_exposed"), 0.0
+) | {"overlap_power": 8.0}
 SLOWER: tuple[tuple[str, str, Change, str], ...] = (
     (
         "no communication is hidden",

@@ -117,7 +117,8 @@ def rows_of(setup: Setup, space: Space, ids: Ids, ranks: Sequence[int]) -> list[
 
     flop = column(model_flop(DEFAULT_CONVENTION, space.shape, layouts))
     nominal = float(setup.inputs.engine.nominal_flop_per_s[0])
-    bars = np.exp(error_of(setup, space, layouts, timed)).tolist()
+    half, middle = bar_of(setup, space, layouts, timed)
+    low, high = np.exp(middle - half).tolist(), np.exp(middle + half).tolist()
     groups = {name: _sums(timed, prefixes, n) for name, prefixes in KINDS}
     hidden = [max(0.0, v) for v in column(_hidden(timed))]
     columns = {
@@ -140,8 +141,8 @@ def rows_of(setup: Setup, space: Space, ids: Ids, ranks: Sequence[int]) -> list[
                 rank=ranks[i],
                 pareto=False,
                 step_time_s=seconds[i],
-                low_s=seconds[i] / bars[i],
-                high_s=seconds[i] * bars[i],
+                low_s=seconds[i] * low[i],
+                high_s=seconds[i] * high[i],
                 lower_s=lower[i],
                 upper_s=upper[i],
                 tokens_per_s=tokens / seconds[i],
@@ -168,12 +169,14 @@ def rows_of(setup: Setup, space: Space, ids: Ids, ranks: Sequence[int]) -> list[
     return found
 
 
-def error_of(setup: Setup, space: Space, layouts: Layouts, timed: Step) -> Array:
-    """Half-width of the error bar of the logarithm of each row: the one place where a sweep asks for it."""
-    bars = np.broadcast_to(step_bar(setup.inputs, timed, layouts)[0].half_width_fraction, (len(timed.step_time_s),))
+def bar_of(setup: Setup, space: Space, layouts: Layouts, timed: Step) -> tuple[Array, Array]:
+    """Half-width and middle of the error bar of each row's logarithm: the one place where a sweep asks for it."""
+    found = step_bar(setup.inputs, timed, layouts)[0]
+    shape = (len(timed.step_time_s),)
+    half, middle = np.broadcast_to(found.half_width_fraction, shape), np.broadcast_to(found.slower_fraction, shape)
     if setup.inputs.network.network.measured or setup.inputs.slower:
-        bars = np.hypot(bars, _measured_error(setup, space, layouts, timed))
-    return np.asarray(bars)
+        half = np.hypot(half, _measured_error(setup, space, layouts, timed))
+    return np.asarray(half), np.asarray(middle)
 
 
 def _measured_error(setup: Setup, space: Space, layouts: Layouts, timed: Step) -> Array:

@@ -29,9 +29,13 @@ ALWAYS = "always"  # what no term explains: software and clocks of the day
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bar:
-    """Error bar of each layout; arrays (n,). ``widths`` add up in squares to ``half_width_fraction``."""
+    """Error bar of the logarithm of time of each layout; arrays (n,).
+
+    ``widths`` add up in squares to ``half_width_fraction``; the middle lies ``slower_fraction`` above the prediction.
+    """
 
     half_width_fraction: Array
+    slower_fraction: Array
     names: tuple[str, ...]
     widths: Array  # (parts, n)
 
@@ -40,7 +44,9 @@ def bar(step: Step, layouts: Layouts, low_precision: Array, bars: ErrorBars) -> 
     """How far a measured step may lie from the predicted one, four times in five.
 
     A part's width is its share of the step times how well its sort is known: on stacks that were measured, more on a
-    stack or a GPU that was not, and more where a profile states standard errors. Parts add in squares.
+    stack or a GPU that was not, and more where a profile states standard errors. Parts add in squares. A stack that was
+    not measured is likelier slower than the middle of the measured ones in all that is not a linear layer, so its bar
+    leans to longer times, at most so far that it begins at the prediction.
 
     Args:
         step [s, (n,)]: the prediction.
@@ -49,7 +55,7 @@ def bar(step: Step, layouts: Layouts, low_precision: Array, bars: ErrorBars) -> 
         bars [fraction, (sorts,)]: how well each sort is known.
 
     Returns:
-        Half-widths of the logarithm of time [fraction, (n,)].
+        Half-widths and middles of the logarithm of time [fraction, (n,)].
 
     Raises:
         nothing.
@@ -60,7 +66,7 @@ def bar(step: Step, layouts: Layouts, low_precision: Array, bars: ErrorBars) -> 
     seconds = {leaf.spec.path: leaf.exposed_s for leaf in step.terms}
     unknown = bars.unmeasured.take(layouts.stack)
     has_experts = seconds["compute/experts"] > 0.0
-    always = bars.always**2 + unknown * bars.always_unmeasured**2 + has_experts * bars.always_experts**2
+    always = bars.always**2 + has_experts * bars.always_experts**2
     parts = [np.sqrt(always + bars.unmeasured_gpu * bars.always_new_gpu**2)]
     for number, (name, paths) in enumerate(SORTS):
         share = seconds[paths[0]]
@@ -69,10 +75,13 @@ def bar(step: Step, layouts: Layouts, low_precision: Array, bars: ErrorBars) -> 
         share = share / step.step_time_s
         known = bars.known[number] ** 2 + unknown * bars.unknown[number] ** 2 + bars.profile[number] ** 2
         if name == "linear":
+            others = 1.0 - share
             known = known + low_precision * bars.low**2
         parts.append(share * np.sqrt(known))
     widths = np.stack(parts)
     total = widths[0] ** 2
     for part in widths[1:]:
         total = total + part**2
-    return Bar(np.sqrt(total), (ALWAYS, *NAMES), widths)
+    half = np.sqrt(total)
+    slower = np.minimum(unknown * bars.slower_unmeasured * others, half)
+    return Bar(half, slower, (ALWAYS, *NAMES), widths)

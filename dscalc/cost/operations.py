@@ -62,6 +62,8 @@ def pace_of(table: PaceTable, layouts: Layouts, engine: Engine) -> Pace:
     code = layouts.stack
     own = table.flash_fraction[code, engine.generation]
     low = engine.linear_gain > 1.0
+    exposed = np.where(layouts.zero > 0.0, table.dp_exposed_sharded[code], table.dp_exposed[code])
+    in_pipeline = (layouts.pp > 1.0) & (layouts.n_micro > 1.0)
     return Pace(
         flash_fraction=np.where(np.isnan(own), engine.flash_fraction, own),
         elementwise=table.elementwise[code],
@@ -69,7 +71,7 @@ def pace_of(table: PaceTable, layouts: Layouts, engine: Engine) -> Pace:
         host_expert_s=table.host_expert_s[code],
         loss_passes=table.loss_passes[code],
         tp_exposed=table.tp_exposed[code],
-        dp_exposed=np.where(layouts.zero > 0.0, table.dp_exposed_sharded[code], table.dp_exposed[code]),
+        dp_exposed=np.maximum(exposed, np.where(in_pipeline, table.dp_exposed_pipeline[code], 0.0)),
         pp_exposed=table.pp_exposed[code],
         ep_exposed=table.ep_exposed[code],
         overlap_power=table.overlap_power[code],

@@ -397,8 +397,11 @@ def _whole_step(
     replicas = (derived.dp_cp > 1.0) & (sent.dp_s > 0.0)
     skew = np.where(replicas, constants.dp_skew_s * np.log2(np.maximum(sent.dp_domains, 1.0)), 0.0)
     broadcast = np.where((layouts.zero > 0.0) & (layouts.dp > 1.0), pace.owner_broadcast_s * derived.dp_shard, 0.0)
-    # behind the last micro-batch's backward and the first one's forward, in a pipeline while it fills and drains
-    reduced = np.maximum(sent.dp_s * pace.dp_exposed, sent.dp_s - layouts.pp * slowest)
+    # behind the last micro-batch's backward and the first one's forward, in a pipeline while it fills and drains;
+    # a stack that reduces after backward hides nothing, its share says how the network differs from the formula's
+    behind = layouts.books.stacks.gradient_overlap[layouts.stack] > 0.0
+    outlasting = np.where(behind, sent.dp_s - layouts.pp * slowest, 0.0)
+    reduced = np.maximum(sent.dp_s * pace.dp_exposed, outlasting)
     dp = reduced + skew + broadcast + sent.pp_step_s
     memory = engine.memory_bytes_per_s * engine.memory_fraction
     fsdp = layers(dense_waits, moe_waits)

@@ -14,7 +14,7 @@ from dscalc.specs.measured import NORMAL_80, Sustained
 from dscalc.specs.pace import HALF, Noted, generation_of, noted, row_of, shipped
 from dscalc.specs.quantity import Quantity
 
-_EXPOSED = ("tp_exposed", "dp_exposed", "dp_exposed_sharded", "pp_exposed", "ep_exposed")
+_EXPOSED = ("tp_exposed", "dp_exposed", "dp_exposed_sharded", "dp_exposed_pipeline", "pp_exposed", "ep_exposed")
 _HOST = ("host_layer_s", "host_layer_low_s", "host_expert_s", "step_s")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -62,17 +63,19 @@ def _key(p: StepPrediction) -> tuple[object, ...]:
     return (row.row.source, model, row.gpu.id, layout.gpus, layout.global_batch, layout.seq_len, row.precision)
 
 
+def _middle(runs: Sequence[StepPrediction]) -> StepPrediction:
+    """Runs of one layout as one that took their median."""
+    if len(runs) == 1:
+        return runs[0]
+    return replace(runs[0], row=replace(runs[0].row, measured_s=float(np.median([p.row.measured_s for p in runs]))))
+
+
 def groups(rows: Iterable[StepPrediction], least: int = LEAST) -> list[list[StepPrediction]]:
     """Rows that differ in their layout only; of a layout measured more than once, the median."""
     found: dict[tuple[object, ...], dict[object, list[StepPrediction]]] = defaultdict(lambda: defaultdict(list))
     for p in rows:
         found[_key(p)][p.row.row.layout].append(p)
-    whole = []
-    for layouts in found.values():
-        if len(layouts) >= least:
-            middle = [sorted(ps, key=lambda p: p.row.measured_s)[len(ps) // 2] for ps in layouts.values()]
-            whole.append(middle)
-    return whole
+    return [[_middle(runs) for runs in layouts.values()] for layouts in found.values() if len(layouts) >= least]
 
 
 def choices(

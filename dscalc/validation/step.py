@@ -41,6 +41,7 @@ class StepPrediction:
     mfu: float
     healthy: bool
     half_width: float  # of the 80 % bar, of the logarithm
+    slower: float  # its middle above the prediction
     terms: tuple[tuple[str, float], ...]
 
 
@@ -159,11 +160,11 @@ def validate_step(path: Path | None = None) -> StepValidation:
     predictions: list[StepPrediction | None] = [None] * len(rows)
     for batch in batches(rows):
         step = batch.step()
-        width = batch_bar(batch, rows, step).half_width_fraction
+        bars = batch_bar(batch, rows, step)
         flop = model_flop("palm", batch.shape, batch.layouts)
         rate = batch.engine.nominal_flop_per_s
         for at, number in enumerate(batch.numbers):
-            predictions[number] = _compare(rows[number], step, at, float(flop[at] / rate[at]), float(width[at]))
+            predictions[number] = _compare(rows[number], step, at, float(flop[at] / rate[at]), bars)
     whole = [p for p in predictions if p is not None]
     healthy = [p for p in whole if p.healthy]
     absolute = np.abs([p.error_fraction for p in healthy]) if healthy else np.array([np.nan])
@@ -206,7 +207,7 @@ def batch_bar(batch: Batch, rows: Sequence[StepRow], step: Step) -> Bar:
     return bar(step, batch.layouts, (batch.engine.linear_gain > 1.0) * 1.0, replace(bars[0], unmeasured_gpu=new))
 
 
-def _compare(row: StepRow, step: Step, at: int, ideal_s: float, half_width: float) -> StepPrediction:
+def _compare(row: StepRow, step: Step, at: int, ideal_s: float, bars: Bar) -> StepPrediction:
     predicted = float(step.step_time_s[at])
     reached = row.mfu if row.mfu is not None else ideal_s / row.measured_s
     return StepPrediction(
@@ -217,7 +218,8 @@ def _compare(row: StepRow, step: Step, at: int, ideal_s: float, half_width: floa
         error_fraction=predicted / row.measured_s - 1.0,
         mfu=reached,
         healthy=is_healthy(row, reached),
-        half_width=half_width,
+        half_width=float(bars.half_width_fraction[at]),
+        slower=float(bars.slower_fraction[at]),
         terms=tuple((leaf.spec.path, float(leaf.exposed_s[at])) for leaf in step.terms),
     )
 

@@ -42,6 +42,7 @@ def ideal_pace() -> tuple[PaceTable, PaceConstants]:
         "tp_exposed",
         "dp_exposed",
         "dp_exposed_sharded",
+        "dp_exposed_pipeline",
         "pp_exposed",
         "ep_exposed",
         "overlap_power",

@@ -110,7 +110,7 @@ def test_layouts_are_chosen_well(answer: StepValidateAnswer) -> None:
     assert sum(c.groups for c in plain.values()) > 60
     correlation, regret = answer.choosing()
     assert correlation > 0.9
-    assert regret < 0.05  # single runs differ by 1 to 12 %, some by a factor: the best one measured is a lucky one
+    assert regret < 0.036  # repeats of one layout differ by 6 (bloom) to 20 % (ultrascale): the best one is a lucky one
     assert plain["vtrain-single"].spearman > 0.9
 
 
@@ -300,7 +300,7 @@ def test_the_large_grid_is_ranked_by_the_model_and_by_the_faults_of_its_cluster(
     """Bad layouts are predicted bad, better still with its named fault on."""
     assert len(grid) > 600
     measured = [p.row.measured_s for p, _ in grid]
-    assert spearman(measured, [p.predicted_s for p, _ in grid]) > 0.89
+    assert spearman(measured, [p.predicted_s for p, _ in grid]) > 0.9
     assert spearman(measured, [s for _, s in grid]) > 0.97
 
 
@@ -324,7 +324,7 @@ def test_bars_hold_four_of_five_rows_of_groups_that_never_took_part(bars: BarFit
     assert 0.75 <= bars.held() <= 0.85
     assert all(0.55 <= share <= 0.97 for share in bars.by_group().values())
     assert len(bars.by_group()) >= 6
-    assert np.median(bars.half_width) < 1.8 * np.median(np.abs(bars.error))
+    assert np.median(bars.half_width) < 1.5 * np.median(np.abs(bars.error))
     for name, value in zip(bars.names, bars.values, strict=True):  # what ships is what this fit gives
         assert record_at(shipped()["error"], name)["value"] == pytest.approx(value, rel=0.02), name
 
