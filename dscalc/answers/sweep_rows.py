@@ -35,6 +35,7 @@ class Row:
             step; the last is the waiting for the slowest GPU, by ``--jitter``.
         hidden_s: communication behind compute.
         usable_bytes, headroom_bytes: None where the GPU's memory is unknown.
+        usd_per_token: None where no price of a GPU-hour is known.
     """
 
     setup: str
@@ -71,6 +72,7 @@ class Row:
     device_bytes: float
     usable_bytes: float | None
     headroom_bytes: float | None
+    usd_per_token: float | None = None
 
     @property
     def gpus(self) -> int:

@@ -44,6 +44,7 @@ def command(**params: Any) -> None:
 
     with watched() as progress:
         found = answer(given, progress)
+    write_files(found, output)  # first: a reader who closes the pipe early gets them all the same
     if in_parquet:
         write_file(str(path), parquet(found), force=force)
     else:
@@ -53,7 +54,6 @@ def command(**params: Any) -> None:
             ),
             output,
         )
-    write_files(found, output)
     if not found.complete:
         click.get_current_context().exit(INTERRUPTED)
     if output.get("check") and not found.rows:

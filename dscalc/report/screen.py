@@ -18,7 +18,7 @@ WIDEST = 140  # columns; longer lines are hard to read
 NARROWEST = 60
 _USUAL = 80
 GAP = 2  # blanks between columns
-LEAST_FILL = 24  # characters of a wrapping column
+LEAST_FILL = 18  # characters of a wrapping column
 ONE_DECIMAL = KILO  # from here on one decimal suffices
 GOOD, BAD, QUIET, STRONG, HEAD = "green", "red", "dim", "bold", "bold cyan"
 
