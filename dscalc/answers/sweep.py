@@ -13,7 +13,7 @@ from dscalc.answers.batch_limits import law_params
 from dscalc.answers.batch_limits import limits as batch_limits
 from dscalc.answers.case import inputs_of
 from dscalc.answers.envelope import Assumption, Warning, envelope
-from dscalc.answers.sweep_budget import Budget, budget_of, price_of, usd_per_token
+from dscalc.answers.sweep_budget import Budget, budget_of, price_of, rates_of, usd_per_token
 from dscalc.answers.sweep_closed import ClosedForm, closed_form
 from dscalc.answers.sweep_lacking import NOT_SEARCHED, lacking, reasons_of
 from dscalc.answers.sweep_notes import Nearest, Places, assumptions_of, nearest_of, warnings_of
@@ -141,9 +141,7 @@ class SweepAnswer:
         assert row is not None  # noqa: S101 - of points that fit
         objective = self.given.get("objective", "time")
         each_token = row.step_time_s / point.global_batch
-        setup = next(s for s in self.setups if s.name == point.setup)
-        price = price_of(setup, self.given)
-        cost = each_token * row.gpus * (price.usd_per_gpu_hour if price is not None else 1.0)
+        cost = each_token * row.gpus * rates_of(self.setups)[point.setup]
         first = {
             "time": each_token,
             "cost": cost,
@@ -322,13 +320,11 @@ def _rows(places: Places, results: Sequence[Found], given: Mapping[str, Any]) ->
     if not rows:
         return rows
     room = [-(row.headroom_bytes if row.headroom_bytes is not None else -row.total_bytes) for row in rows]
-    prices = {setup.name: price_of(setup, given) for setup, _ in places}
+    prices = {setup.name: price_of(setup) for setup, _ in places}
     rows = [replace(row, usd_per_token=usd_per_token(row, prices[row.setup])) for row in rows]
     each = [row.step_time_s / row.layout.global_batch for row in rows]
-    cost = [
-        e * row.gpus * (p.usd_per_gpu_hour if (p := prices[row.setup]) else 1.0)
-        for e, row in zip(each, rows, strict=True)
-    ]
+    rates = rates_of(setup for setup, _ in places)
+    cost = [e * row.gpus * rates[row.setup] for e, row in zip(each, rows, strict=True)]
     pareto = front_of([np.asarray(c) for c in (each, room, [float(row.gpus) for row in rows], cost)])
     return [replace(row, pareto=bool(p)) for row, p in zip(rows, pareto.tolist(), strict=True) if row.rank or p]
 

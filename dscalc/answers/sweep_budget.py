@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from typing import Any, NamedTuple
 
@@ -60,10 +60,10 @@ class Budget(NamedTuple):
     power_w: float | None
 
 
-def price_of(setup: Setup, given: Mapping[str, Any]) -> Price | None:
+def price_of(setup: Setup) -> Price | None:
     """The price given, else the first of the cluster's profile."""
-    if "price" in given:
-        return Price(given["price"], "given", "--price", None, "")
+    if setup.usd_per_gpu_hour is not None:
+        return Price(setup.usd_per_gpu_hour, "given", "--price", None, "")
     cluster = setup.case.machine.cluster
     if cluster is None or not cluster.prices:
         return None
@@ -71,6 +71,13 @@ def price_of(setup: Setup, given: Mapping[str, Any]) -> Price | None:
     record = first.per_hour
     usd = cluster.usd_per_gpu_hour(first)
     return Price(usd, record.kind, record.source, first.date, first.terms or f"per {first.per} and hour")
+
+
+def rates_of(setups: Iterable[Setup]) -> dict[str, float]:
+    """What a GPU-hour of each machine costs; 1 for all where one has no price, as money and hours do not compare."""
+    prices = {setup.name: price_of(setup) for setup in setups}
+    known = {name: price.usd_per_gpu_hour for name, price in prices.items() if price is not None}
+    return known if len(known) == len(prices) else dict.fromkeys(prices, 1.0)
 
 
 def usd_per_token(row: Row, price: Price | None) -> float | None:
@@ -111,7 +118,7 @@ def budget_of(setup: Setup, row: Row, given: Mapping[str, Any]) -> Budget:
     kept = float(goodput_fraction(interval, delta, restart, job)[0])
     wall = training / kept if kept > 0.0 else float("inf")
     hours = wall * row.gpus / HOUR
-    price = price_of(setup, given)
+    price = price_of(setup)
     gpu = setup.case.machine.gpu
     watts = gpu.tdp_w * row.gpus * given.get("pue", PUE) if gpu is not None and gpu.tdp_w is not None else None
     return Budget(
@@ -150,10 +157,10 @@ def budget_assumptions(given: Mapping[str, Any]) -> Iterator[Assumption]:
     yield Assumption("power", None, "W", "datasheet", POWER)
 
 
-def price_assumptions(setups: tuple[Setup, ...], given: Mapping[str, Any]) -> Iterator[Assumption]:
+def price_assumptions(setups: tuple[Setup, ...]) -> Iterator[Assumption]:
     """The price that each machine is reckoned with, where one is known."""
     for setup in setups:
-        price = price_of(setup, given)
+        price = price_of(setup)
         if price is not None:
             dated = f", {price.date}" if price.date else ", undated" if price.kind != "given" else ""
             terms = f"; {price.terms}" if price.terms else ""
@@ -161,9 +168,7 @@ def price_assumptions(setups: tuple[Setup, ...], given: Mapping[str, Any]) -> It
             yield Assumption(f"price.{setup.name}", price.usd_per_gpu_hour, "USD/GPU-hour", price.kind, source)
 
 
-def budget_warnings(
-    setups: tuple[Setup, ...], budgets: Sequence[Budget], given: Mapping[str, Any], today: date
-) -> Iterator[Warning]:
+def budget_warnings(setups: tuple[Setup, ...], budgets: Sequence[Budget], today: date) -> Iterator[Warning]:
     """Prices that are old or missing, and training that failures eat."""
     eaten = [b for b in budgets if b.goodput_fraction < LEAST_GOODPUT]
     if eaten:
@@ -174,7 +179,7 @@ def budget_warnings(
             "give the --mtbf, --checkpoint-time and --restart-time that you measured, or take fewer GPUs",
         )
     for setup in setups:
-        price = price_of(setup, given)
+        price = price_of(setup)
         if price is None:
             yield Warning(
                 "no_price", f"nothing says what a GPU-hour of {setup.name} costs", "give --price, in USD for a GPU-hour"

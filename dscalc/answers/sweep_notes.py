@@ -119,7 +119,7 @@ def assumptions_of(setups: Sequence[Setup], given: Mapping[str, Any]) -> tuple[A
     listed += jitter_assumption(setups[0].machine.jitter_fraction)
     if "tokens" in given:
         listed += budget_assumptions(given)
-    listed += price_assumptions(tuple(setups), given)
+    listed += price_assumptions(tuple(setups))
     return tuple(listed)
 
 
@@ -181,7 +181,7 @@ def warnings_of(
             "take the next one of the list, or measure one step before reserving the machines",
         )
     if "tokens" in given or given.get("objective") == "cost":
-        yield from budget_warnings(setups, budgets, given, date.today())
+        yield from budget_warnings(setups, budgets, date.today())
     yield from dict.fromkeys(w for setup in setups for w in setup.case.warnings)
 
 

@@ -19,6 +19,7 @@ from dscalc.report.sweep_words import (
     about,
     ceiling_words,
     ends,
+    gpus_span,
     limit_gpus,
     point_words,
     usd_words,
@@ -139,7 +140,7 @@ def ceilings(answer: SweepAnswer) -> list[Cell]:
         for limit in found.limits.values():
             reached = limit.gpus is not None
             span: Cell = ""
-            if reached and limit.low_gpus != limit.high_gpus:
+            if reached and gpus_span(limit.low_gpus, limit.high_gpus):
                 low, high = (
                     number(about(limit.low_gpus), limit.low_gpus),
                     number(about(limit.high_gpus) or "?", limit.high_gpus),

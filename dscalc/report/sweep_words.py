@@ -82,14 +82,15 @@ def ceiling_words(answer: SweepAnswer, setup: str) -> str:
         return "No layout was found, so there is nothing to scale."
     if found.gpus is None or found.binding_limit is None:
         return f"No limit was reached up to {max(p.gpus for p in found.points):,} GPUs."
-    high = about(found.high_gpus) if found.high_gpus is not None else "more than was looked at"
     beyond = f"; beyond the {last:,} searched" if found.beyond else ""
     reason = found.limits[found.binding_limit].reason
     if found.low_gpus == found.high_gpus:
         return f"{found.gpus:,.0f} GPUs{beyond}: {reason}."
-    if about(found.low_gpus) == high:
-        return f"About {high} GPUs{beyond}: {reason}."
-    return f"About {about(found.gpus)} GPUs, between {about(found.low_gpus)} and {high}{beyond}: {reason}."
+    words, low = f"About {about(found.gpus)} GPUs", about(found.low_gpus)
+    if found.high_gpus is None:
+        return f"{words}, at least {low}{beyond}: {reason}."
+    high = about(found.high_gpus)
+    return f"{words}{beyond}: {reason}." if low == high else f"{words}, between {low} and {high}{beyond}: {reason}."
 
 
 def point_words(answer: SweepAnswer, point: CurvePoint) -> str:

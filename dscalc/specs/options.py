@@ -68,7 +68,8 @@ def parse(option: Option, value: object) -> object:
             from dscalc.specs.spans import read_many  # only a sweep takes lists
 
             ranges = option.kind in ("whole", "length")
-            return read_many(value, lambda one: _READERS[option.kind](option, one), ranges=ranges)
+            once = option.kind != "number"  # the same number twice is meant, as one for each of several machines
+            return read_many(value, lambda one: _READERS[option.kind](option, one), ranges=ranges, once=once)
         found = _READERS[option.kind](option, value)
         if option.least is not None and isinstance(found, float) and found < option.least:
             raise InputError(f"{value} is out of range; at least {_least(option)} is right")

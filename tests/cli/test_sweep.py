@@ -17,6 +17,7 @@ import pytest
 
 import dscalc
 from dscalc.answers import sweep as sweep_module
+from dscalc.answers import sweep_budget
 from dscalc.answers.sweep import SweepAnswer, sweep
 from dscalc.answers.sweep_budget import OLD_DAYS, _age_days, budget_of, reliability_of
 from dscalc.answers.sweep_notes import words_of
@@ -281,6 +282,35 @@ def test_rows_hold_what_a_token_costs(found: SweepAnswer) -> None:
     assert free.rows[0].usd_per_token is None
     assert "USD" not in render(free, "table")
     assert "price.dgx-h100" in render(sweep(**SMALL | {"gpus": 8, "pp": 1}, price=3.0), "table")
+
+
+def test_each_machine_has_its_price() -> None:
+    words: dict[str, Any] = SMALL | {"gpus": 8, "pp": 1, "tp": 1, "cluster": "dgx-h100,dgx-a100-80g"}
+    found = sweep(**words, price="3,1", objective="cost")
+    fast, slow = (p.row for p in found.curve)
+    assert fast is not None
+    assert slow is not None
+    assert fast.usd_per_token is not None
+    assert slow.usd_per_token is not None
+    assert fast.usd_per_token / slow.usd_per_token == pytest.approx(3.0 * fast.step_time_s / slow.step_time_s)
+    assert found.best is not None
+    assert found.best.setup == "dgx-a100-80g"
+    same = sweep(**words, price=[2, 2], objective="cost")
+    assert same.best is not None
+    assert same.best.setup == "dgx-h100"
+    with pytest.raises(InputError, match="gives 3 prices for 2 machines"):
+        sweep(**words, price="1,2,3")
+
+
+def test_money_and_hours_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = sweep_budget.price_of
+    only = "dgx-h100"
+    monkeypatch.setattr(sweep_budget, "price_of", lambda setup: real(setup) if setup.name == only else None)
+    words: dict[str, Any] = SMALL | {"gpus": 8, "pp": 1, "tp": 1, "cluster": "dgx-h100,dgx-a100-80g"}
+    found = sweep(**words, price=100.0, objective="cost")
+    assert found.best is not None
+    assert found.best.setup == "dgx-h100"  # by GPU-hours, not 100 USD against 1
+    assert [w.code for w in found.warnings if w.code == "no_price"]
 
 
 def test_a_training_that_failures_eat_never_ends() -> None:
