@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import date
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from dscalc.answers.envelope import VERSION, Warning
@@ -65,7 +66,7 @@ def title_of(answer: SweepAnswer) -> str:
     """Model and machines in one line."""
     names = [setup.name for setup in answer.setups]
     where = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
-    name = answer.setups[0].case.model.shape.name
+    name = PurePath(answer.setups[0].case.model.shape.name).name  # of a folder, its own name alone
     return f"{name[:1].upper()}{name[1:]} on {where}"
 
 

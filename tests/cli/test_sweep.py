@@ -343,6 +343,23 @@ def test_an_existing_file_stays_without_force(run_dscalc: Any, tmp_path: Path) -
     assert path.read_text(encoding="utf-8").startswith("setup,rank,pareto,gpus")
 
 
+def test_a_model_cannot_command_the_terminal(run_dscalc: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "a\x1b[31m\x9bred\x07"
+    folder.mkdir()
+    shape = {"hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 4, "num_attention_heads": 8}
+    config = {"model_type": "llama", "vocab_size": 32000, **shape}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    words = ["--cluster", "dgx-h100", "--gpus", "8", "--gbs", "64", "--tp", "1", "--pp", "1", "--cp", "1"]
+    page = tmp_path / "plan.html"
+    ran = run_dscalc("sweep", "--model", str(folder), *words, "--report", str(page))
+    assert ran.returncode == 0, ran.stderr
+    assert "red" in ran.stdout
+    assert not set(ran.stdout) & {"\x1b", "\x9b", "\x07"}
+    title = page.read_text(encoding="utf-8").split("<h1>")[1].split("</h1>")[0]
+    assert "red" in title
+    assert tmp_path.name not in title
+
+
 def test_parquet(tmp_path: Path, run_dscalc: Any) -> None:
     pytest.importorskip("pyarrow")
     import pandas as pd
