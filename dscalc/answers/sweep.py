@@ -284,7 +284,7 @@ def _ceilings(
 
 
 def _critical(setup: Setup, given: Mapping[str, Any]) -> tuple[float, str] | None:
-    """The smallest critical batch that a law can tell from what was given, in tokens, and its name.
+    """The smallest critical batch that a law can tell from what was given, in tokens, and what it is called.
 
     Laws of the optimal batch tell no critical one.
     """
@@ -293,7 +293,8 @@ def _critical(setup: Setup, given: Mapping[str, Any]) -> tuple[float, str] | Non
     step_tokens = float(setup.batches[0] * setup.spec.seq_len)
     laws = batch_limits(given, step_tokens, step_tokens, "tokens", law_params(setup.case.counts), [], [])
     known = [(law.critical_batch, law.law) for law in laws if law.critical_batch is not None and law.kind != OPTIMAL]
-    return min(known, default=None)
+    least, law = min(known, default=(None, ""))
+    return None if least is None else (least, "--noise-scale" if law == "given" else f"law {law}")
 
 
 def _closed_forms(

@@ -23,6 +23,7 @@ from dscalc.report.sweep_words import (
     gpus_span,
     lacking_words,
     point_words,
+    signed,
     usd_words,
     wall_words,
 )
@@ -240,7 +241,7 @@ def _ceiling(out: Screen, answer: SweepAnswer, setup: str, name: str, explain: b
     for lever, elasticity in found.elasticities.items():
         words, factor = LEVER_WORDS[lever]
         if elasticity is not None and found.gpus is not None:
-            moved.append((words, about(found.gpus * factor**elasticity), f"{elasticity:+.2f}"))
+            moved.append((words, about(found.gpus * factor**elasticity), signed(elasticity)))
     if moved:
         out.say("")
         out.table((("with", "left"), ("ceiling", "right"), ("elasticity", "right")), moved)

@@ -22,6 +22,7 @@ from dscalc.report.sweep_words import (
     gpus_span,
     limit_gpus,
     point_words,
+    signed,
     usd_words,
     wall_words,
 )
@@ -171,7 +172,7 @@ def _levers(found: Ceiling) -> list[Cell]:
                 words,
                 number(about(then), then),
                 number(f"{change:+.0%}", change),
-                number(f"{elasticity:+.2f}", elasticity),
+                number(signed(elasticity), elasticity),
             ]
         )
     columns = (("with", LEFT), ("ceiling", RIGHT), ("change", RIGHT), ("elasticity", RIGHT))

@@ -45,6 +45,11 @@ def about(gpus: float | None) -> str:
     return f"{found / KILO:,.0f} k" if found >= LONG else f"{found:,}"
 
 
+def signed(elasticity: float) -> str:
+    """An elasticity with its sign; what rounds to nothing has a plus."""
+    return f"{round(elasticity, 2) + 0.0:+.2f}"
+
+
 def wall_words(budget: Budget) -> str:
     """How long a training takes."""
     return format_time(budget.wall_time_s) if ends(budget) else "never ends"

@@ -96,7 +96,9 @@ def _text(value: object) -> str:
 
 
 def _whole(option: Option, value: object, *, k_is_1024: bool = False) -> int:
-    number = parse_count(_text(value), k_is_1024=k_is_1024)
+    right = "e.g. 4096 or 8k" if k_is_1024 else "e.g. 8 or 1,2,4 or 8..64" if option.many else "e.g. 8"
+    expected = {"expected": right} if option.maximum <= LARGEST else {}
+    number = parse_count(_text(value), k_is_1024=k_is_1024, **expected)
     if not option.minimum <= number <= option.maximum:
         raise InputError(
             f"{number} is out of range; a whole number from {option.minimum} to {option.maximum:,} is right"

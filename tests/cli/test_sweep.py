@@ -190,6 +190,7 @@ def test_nothing_fits_names_the_nearest(run_dscalc: Any) -> None:
     ("more", "code", "words"),
     [
         (["--gpus", "64..8"], 2, ["--gpus", "64..8 holds no value"]),
+        (["--gpus", "-8"], 2, ["--gpus", "'-8' is negative; expected e.g. 8 or 1,2,4 or 8..64"]),
         (["--gpus", "8..64:0"], 2, ["--gpus", "0 is out of range"]),
         (["--gpus", "8.."], 2, ["--gpus", "is no range"]),
         (["--gpus", "1..1000000000:1"], 2, ["--gpus", "more than 10,000 values"]),
