@@ -17,7 +17,7 @@ from dscalc.answers.sweep_budget import Budget, budget_of, price_of, rates_of, u
 from dscalc.answers.sweep_closed import ClosedForm, closed_form
 from dscalc.answers.sweep_lacking import NOT_SEARCHED, lacking, reasons_of
 from dscalc.answers.sweep_notes import Nearest, Places, assumptions_of, nearest_of, warnings_of
-from dscalc.answers.sweep_rows import Row, rows_of
+from dscalc.answers.sweep_rows import COLUMNS, Row, rows_of
 from dscalc.answers.sweep_setup import Setup, build_setups, refuse_too_many, spaces_of
 from dscalc.cost.batch_laws import OPTIMAL
 from dscalc.frozen import dataclass
@@ -113,7 +113,7 @@ class SweepAnswer:
         """The rows as a table: a column for each value of a layout, its step and its memory."""
         import pandas as pd
 
-        return pd.DataFrame([row.to_dict() for row in self.rows])
+        return pd.DataFrame([row.to_dict() for row in self.rows], columns=list(COLUMNS))
 
     @property
     def ceiling(self) -> Ceiling:

@@ -93,6 +93,14 @@ class Row:
         return {**head, **layout, **own}
 
 
+HEAD = ("setup", "rank", "pareto")
+COLUMNS = (
+    *HEAD,
+    *LayoutSpec.model_fields,
+    *(f.name for f in fields(Row) if f.name not in (*HEAD, "layout", "number")),
+)  # of ``Row.to_dict``, for tables without a row too
+
+
 def rows_of(setup: Setup, space: Space, ids: Ids, ranks: Sequence[int]) -> list[Row]:
     """Evaluate layouts by number, with their terms.
 

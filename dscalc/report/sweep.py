@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from dscalc.answers.sweep_notes import command_words
-from dscalc.answers.sweep_rows import layout_words, recompute_words
+from dscalc.answers.sweep_rows import COLUMNS, layout_words, recompute_words
 from dscalc.errors import InputError
 from dscalc.report.export import to_csv, to_json, to_markdown
 from dscalc.report.screen import BAD, GOOD, QUIET, STRONG, Cell, Scale, Screen, Span
@@ -60,8 +60,7 @@ def render(
     if form == "json":
         return to_json(answer.to_json())
     if form == "csv":
-        rows = [row.to_dict() for row in answer.rows]
-        return to_csv(rows, list(rows[0]) if rows else ["setup", "rank", "pareto"])
+        return to_csv([row.to_dict() for row in answer.rows], COLUMNS)
     if form == "markdown":
         return _markdown(answer)
     return line(answer) + "\n" if quiet else screen(answer, explain=explain, colour=colour)

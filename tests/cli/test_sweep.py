@@ -75,6 +75,9 @@ def test_python_gives_a_table_and_a_ceiling() -> None:
     assert len(frame) >= 10
     assert frame[frame["rank"] == 1].gpus.tolist() == [8, 16]
     assert ceiling.binding_limit in LIMITS
+    empty, _ = dscalc.sweep(**SMALL, tp=3)
+    assert len(empty) == 0
+    assert list(empty.columns) == list(frame.columns)
     assert frame.step_time_s.is_monotonic_increasing is False  # by number of GPUs, then rank
 
 
