@@ -14,7 +14,7 @@ from dscalc.answers.memory import answer as memory_answer
 from dscalc.answers.step import jitter_assumption, rate_assumptions
 from dscalc.answers.sweep_budget import Budget, budget_assumptions, budget_warnings, price_assumptions
 from dscalc.answers.sweep_lacking import reasons_of, what_would_be_legal
-from dscalc.answers.sweep_rows import Row, layout_words, rows_of
+from dscalc.answers.sweep_rows import Row, layout_words, recompute_words, rows_of
 from dscalc.answers.sweep_setup import Setup, base_words, default_batch
 from dscalc.frozen import dataclass
 from dscalc.specs.layout_spec import LayoutSpec
@@ -178,7 +178,7 @@ def warnings_of(
         yield Warning(
             "narrow_fit",
             f"the best layout on {counts} GPUs has less memory to spare than the uncertainty of the estimate",
-            "take the next one of the list, or measure one step before reserving the machines",
+            f"{_roomy(narrow[-1], rows)}measure one step before reserving the machines",
         )
     if "tokens" in given or given.get("objective") == "cost":
         yield from budget_warnings(setups, budgets, date.today())
@@ -187,6 +187,22 @@ def warnings_of(
 
 def _is_narrow(row: Row) -> bool:
     return (row.headroom_bytes or 0.0) < row.high_bytes - row.total_bytes
+
+
+def _roomy(narrow: Row, rows: Sequence[Row]) -> str:
+    """The fastest layout that leaves more free than the estimate may err, as what to do."""
+    same = [r for r in rows if (r.setup, r.gpus) == (narrow.setup, narrow.gpus)]
+    room = [r for r in same if r.headroom_bytes is not None and not _is_narrow(r)]
+    best = min(room, key=lambda r: r.step_time_s, default=None)
+    if best is None:
+        return ""
+    slower = best.step_time_s / narrow.step_time_s - 1.0
+    again = "" if best.layout.recompute == "none" else f", recompute {recompute_words(best.layout)}"
+    on = f"{best.gpus:,} of {best.setup}" if any(r.setup != best.setup for r in rows) else f"{best.gpus:,}"
+    return (
+        f"on {on} take {layout_words(best.layout)}, micro-batch {best.layout.micro_batch}{again}, "
+        f"{slower:.1%} slower with {format_bytes(best.headroom_bytes or 0.0)} free, or "
+    )
 
 
 def _nothing(setup: Setup, nearest: Nearest) -> Warning:

@@ -21,6 +21,7 @@ from dscalc.answers import sweep_budget
 from dscalc.answers.sweep import SweepAnswer, sweep
 from dscalc.answers.sweep_budget import OLD_DAYS, _age_days, budget_of, reliability_of
 from dscalc.answers.sweep_notes import words_of
+from dscalc.answers.sweep_rows import layout_words
 from dscalc.errors import InputError
 from dscalc.report.sweep import render
 from dscalc.sweep.prune import Found
@@ -286,6 +287,17 @@ def test_rows_hold_what_a_token_costs(found: SweepAnswer) -> None:
     assert free.rows[0].usd_per_token is None
     assert "USD" not in render(free, "table")
     assert "price.dgx-h100" in render(sweep(**SMALL | {"gpus": 8, "pp": 1}, price=3.0), "table")
+
+
+def test_a_narrow_fit_names_one_with_room() -> None:
+    found = sweep(model="llama-3-8b", cluster="dgx-h100", gpus=32, global_batch=960, cp=1, tp=1, pp=1)
+    best = found.rows[0]
+    (warned,) = (w for w in found.warnings if w.code == "narrow_fit")
+    room = [r for r in found.rows if (r.headroom_bytes or 0.0) >= r.high_bytes - r.total_bytes]
+    roomy = min(room, key=lambda r: r.step_time_s)
+    assert best not in room
+    assert f"on 32 take {layout_words(roomy.layout)}, micro-batch {roomy.layout.micro_batch}" in warned.next_step
+    assert f"{roomy.step_time_s / best.step_time_s - 1.0:.1%} slower" in warned.next_step
 
 
 def test_each_machine_has_its_price() -> None:
