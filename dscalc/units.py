@@ -182,12 +182,13 @@ _FLOP_FOLDED |= {f"{prefix.lower()}flop": f"{prefix}F" for prefix in ("", "k", "
 _COUNT_SUFFIX = {"k": KILO, "m": MEGA, "b": GIGA, "bn": GIGA, "t": TERA}
 
 
-def parse_count(text: str | int, *, k_is_1024: bool = False) -> int:
+def parse_count(text: str | int, *, k_is_1024: bool = False, expected: str = "e.g. 7B, 7e9 or 7_000_000_000") -> int:
     """Read a count of parameters, tokens or sequences.
 
     Args:
         text: ``7B``, ``7e9``, ``7_000_000_000``, ``1.5M``, ``8k`` [count].
         k_is_1024: whether ``k`` means 1024 (lengths of sequences) and not 1000 [bool].
+        expected: what would be right, for errors.
 
     Returns:
         The whole number [count].
@@ -198,7 +199,6 @@ def parse_count(text: str | int, *, k_is_1024: bool = False) -> int:
     >>> parse_count("7B"), parse_count("1.1B"), parse_count("8k", k_is_1024=True)
     (7000000000, 1100000000, 8192)
     """
-    expected = "e.g. 7B, 7e9 or 7_000_000_000"
     shown = str(text) if isinstance(text, int) and abs(text) < EXA else text
     if not isinstance(shown, str):
         raise UnitError(f"a number that large is out of range; expected {expected}")

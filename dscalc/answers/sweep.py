@@ -13,10 +13,11 @@ from dscalc.answers.batch_limits import law_params
 from dscalc.answers.batch_limits import limits as batch_limits
 from dscalc.answers.case import inputs_of
 from dscalc.answers.envelope import Assumption, Warning, envelope
-from dscalc.answers.sweep_budget import Budget, budget_of, price_of
+from dscalc.answers.sweep_budget import Budget, budget_of, price_of, rates_of, usd_per_token
 from dscalc.answers.sweep_closed import ClosedForm, closed_form
+from dscalc.answers.sweep_lacking import NOT_SEARCHED, lacking, reasons_of
 from dscalc.answers.sweep_notes import Nearest, Places, assumptions_of, nearest_of, warnings_of
-from dscalc.answers.sweep_rows import Row, rows_of
+from dscalc.answers.sweep_rows import COLUMNS, Row, rows_of
 from dscalc.answers.sweep_setup import Setup, build_setups, refuse_too_many, spaces_of
 from dscalc.cost.batch_laws import OPTIMAL
 from dscalc.frozen import dataclass
@@ -26,10 +27,10 @@ from dscalc.sweep.ceiling import Ceiling as Ceiling
 from dscalc.sweep.ceiling import Limit as Limit
 from dscalc.sweep.ceiling import ceiling
 from dscalc.sweep.curve import stocks
-from dscalc.sweep.prune import FLOOR, MEMORY, Found, Problem, Progress
+from dscalc.sweep.prune import MEMORY, Found, Problem, Progress
 from dscalc.sweep.rank import front_of
 from dscalc.sweep.search import search
-from dscalc.sweep.space import ORDER, Space, checks
+from dscalc.sweep.space import ORDER, Space
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -41,9 +42,11 @@ STOCK = 32  # layouts kept of each number of GPUs: with something changed, anoth
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """The best layout of one machine at one number of GPUs; ``row`` is None where nothing fits.
+    """The best layout of one machine at one number of GPUs; ``row`` is None where there is none.
 
     Attributes:
+        lacking: why there is none: ``not_searched`` after an interrupt, ``memory``, or the name of the rule that no
+            layout keeps, a key of ``SweepAnswer.reasons``.
         efficiency: tokens/s of a GPU over those at the smallest number of GPUs that fits.
         marginal: tokens/s that each further GPU since the point before adds, over the same.
         budget: a whole training by this layout, where ``tokens`` says how long it is.
@@ -56,11 +59,13 @@ class CurvePoint:
     efficiency: float | None
     marginal: float | None
     budget: Budget | None
+    lacking: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Flat: its own columns, then those of the row and of the budget."""
-        own = {"setup": self.setup, "gpus": self.gpus, "global_batch": self.global_batch, "fits": self.row is not None}
-        found = own | {"efficiency": self.efficiency, "marginal": self.marginal}
+        fits = None if self.lacking == NOT_SEARCHED else self.row is not None
+        own = {"setup": self.setup, "gpus": self.gpus, "global_batch": self.global_batch, "fits": fits}
+        found = own | {"lacking": self.lacking, "efficiency": self.efficiency, "marginal": self.marginal}
         if self.row is not None:
             row = self.row.to_dict() | {"exposed_share": self.row.exposed_share}
             found |= {k: v for k, v in row.items() if k not in own and k not in ("rank", "pareto")}
@@ -108,7 +113,7 @@ class SweepAnswer:
         """The rows as a table: a column for each value of a layout, its step and its memory."""
         import pandas as pd
 
-        return pd.DataFrame([row.to_dict() for row in self.rows])
+        return pd.DataFrame([row.to_dict() for row in self.rows], columns=list(COLUMNS))
 
     @property
     def ceiling(self) -> Ceiling:
@@ -118,12 +123,13 @@ class SweepAnswer:
     @property
     def layouts_per_s(self) -> float:
         """Candidates decided in a second, all processes together."""
-        return self.candidates / self.elapsed_s if self.elapsed_s > 0.0 else 0.0
+        decided = self.feasible + sum(self.rejected.values())
+        return decided / self.elapsed_s if self.elapsed_s > 0.0 else 0.0
 
     @property
     def reasons(self) -> dict[str, str]:
         """What each name of ``rejected`` means."""
-        return MEMORY_WORDS | {check.name: check.message for space in self.spaces for check in checks(space)}
+        return reasons_of(self.spaces)
 
     @property
     def best(self) -> CurvePoint | None:
@@ -135,9 +141,7 @@ class SweepAnswer:
         assert row is not None  # noqa: S101 - of points that fit
         objective = self.given.get("objective", "time")
         each_token = row.step_time_s / point.global_batch
-        setup = next(s for s in self.setups if s.name == point.setup)
-        price = price_of(setup, self.given)
-        cost = each_token * row.gpus * (price.usd_per_gpu_hour if price is not None else 1.0)
+        cost = each_token * row.gpus * rates_of(self.setups)[point.setup]
         first = {
             "time": each_token,
             "cost": cost,
@@ -191,10 +195,6 @@ class SweepAnswer:
         return found
 
 
-MEMORY_WORDS = {
-    FLOOR: "the state alone does not fit in the memory of a GPU",
-    MEMORY: "does not fit in the memory of a GPU",
-}
 _SHARED = ("reshard", "no_sync")
 
 
@@ -236,7 +236,9 @@ def answer(given: Mapping[str, Any], progress: Progress | None = None) -> SweepA
     for found in results:
         for name, count in found.rejected:
             rejected[name] = rejected.get(name, 0) + count
-    curve = [point for setup in setups for point in _curve(setup, rows, given)]
+    curve = [point for setup in setups for point in _curve(setup, places, results, rows, given)]
+    illegal = {(p.setup, p.gpus): p.lacking for p in curve if p.lacking and p.lacking not in (NOT_SEARCHED, MEMORY)}
+    budgets = [point.budget for point in curve if point.budget is not None]
     return SweepAnswer(
         setups=setups,
         spaces=tuple(space for _, space in places),
@@ -253,7 +255,7 @@ def answer(given: Mapping[str, Any], progress: Progress | None = None) -> SweepA
         elapsed_s=elapsed,
         complete=complete,
         assumptions=assumptions_of(setups, given),
-        warnings=tuple(warnings_of(setups, places, results, nearest, rows, given)),
+        warnings=tuple(warnings_of(places, complete, nearest, illegal, rows, budgets, given)),
     )
 
 
@@ -282,7 +284,7 @@ def _ceilings(
 
 
 def _critical(setup: Setup, given: Mapping[str, Any]) -> tuple[float, str] | None:
-    """The smallest critical batch that a law can tell from what was given, in tokens, and its name.
+    """The smallest critical batch that a law can tell from what was given, in tokens, and what it is called.
 
     Laws of the optimal batch tell no critical one.
     """
@@ -291,7 +293,8 @@ def _critical(setup: Setup, given: Mapping[str, Any]) -> tuple[float, str] | Non
     step_tokens = float(setup.batches[0] * setup.spec.seq_len)
     laws = batch_limits(given, step_tokens, step_tokens, "tokens", law_params(setup.case.counts), [], [])
     known = [(law.critical_batch, law.law) for law in laws if law.critical_batch is not None and law.kind != OPTIMAL]
-    return min(known, default=None)
+    least, law = min(known, default=(None, ""))
+    return None if least is None else (least, "--noise-scale" if law == "given" else f"law {law}")
 
 
 def _closed_forms(
@@ -318,24 +321,26 @@ def _rows(places: Places, results: Sequence[Found], given: Mapping[str, Any]) ->
     if not rows:
         return rows
     room = [-(row.headroom_bytes if row.headroom_bytes is not None else -row.total_bytes) for row in rows]
-    prices = {setup.name: price_of(setup, given) for setup, _ in places}
+    prices = {setup.name: price_of(setup) for setup, _ in places}
+    rows = [replace(row, usd_per_token=usd_per_token(row, prices[row.setup])) for row in rows]
     each = [row.step_time_s / row.layout.global_batch for row in rows]
-    cost = [
-        e * row.gpus * (p.usd_per_gpu_hour if (p := prices[row.setup]) else 1.0)
-        for e, row in zip(each, rows, strict=True)
-    ]
+    rates = rates_of(setup for setup, _ in places)
+    cost = [e * row.gpus * rates[row.setup] for e, row in zip(each, rows, strict=True)]
     pareto = front_of([np.asarray(c) for c in (each, room, [float(row.gpus) for row in rows], cost)])
     return [replace(row, pareto=bool(p)) for row, p in zip(rows, pareto.tolist(), strict=True) if row.rank or p]
 
 
-def _curve(setup: Setup, rows: Sequence[Row], given: Mapping[str, Any]) -> Iterator[CurvePoint]:
+def _curve(
+    setup: Setup, places: Places, results: Sequence[Found], rows: Sequence[Row], given: Mapping[str, Any]
+) -> Iterator[CurvePoint]:
     """The best layout at each number of GPUs, against the smallest number that fits."""
+    mine = [(space, found) for (other, space), found in zip(places, results, strict=True) if other is setup]
     base: Row | None = None
     before: Row | None = None
-    for gpus, batch in zip(setup.gpus, setup.batches, strict=True):
+    for gpus, batch, (space, found) in zip(setup.gpus, setup.batches, mine, strict=True):
         row = next((r for r in rows if r.setup == setup.name and r.gpus == gpus and r.rank == 1), None)
         if row is None:
-            yield CurvePoint(setup.name, gpus, batch, None, None, None, None)
+            yield CurvePoint(setup.name, gpus, batch, None, None, None, None, lacking(space, found))
             continue
         base = base or row
         marginal = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from dscalc.units import DAY, HOUR, format_time
 
 MTBF_S = 50_700.0 * HOUR  # of one GPU
 CHECKPOINT_S, RESTART_S, PUE = 60.0, 600.0, 1.2
+LEAST_GOODPUT = 0.8  # of the time; less is worth a word
 OLD_DAYS = 90  # a price is dated, and soon another
 NOT_INCLUDED = "storage, network egress, head nodes, support and people, and GPUs that wait"
 POWER = "GPU boards at their power limit times the PUE; hosts, switches and storage are not included"
@@ -59,10 +60,10 @@ class Budget(NamedTuple):
     power_w: float | None
 
 
-def price_of(setup: Setup, given: Mapping[str, Any]) -> Price | None:
+def price_of(setup: Setup) -> Price | None:
     """The price given, else the first of the cluster's profile."""
-    if "price" in given:
-        return Price(given["price"], "given", "--price", None, "")
+    if setup.usd_per_gpu_hour is not None:
+        return Price(setup.usd_per_gpu_hour, "given", "--price", None, "")
     cluster = setup.case.machine.cluster
     if cluster is None or not cluster.prices:
         return None
@@ -70,6 +71,20 @@ def price_of(setup: Setup, given: Mapping[str, Any]) -> Price | None:
     record = first.per_hour
     usd = cluster.usd_per_gpu_hour(first)
     return Price(usd, record.kind, record.source, first.date, first.terms or f"per {first.per} and hour")
+
+
+def rates_of(setups: Iterable[Setup]) -> dict[str, float]:
+    """What a GPU-hour of each machine costs; 1 for all where one has no price, as money and hours do not compare."""
+    prices = {setup.name: price_of(setup) for setup in setups}
+    known = {name: price.usd_per_gpu_hour for name, price in prices.items() if price is not None}
+    return known if len(known) == len(prices) else dict.fromkeys(prices, 1.0)
+
+
+def usd_per_token(row: Row, price: Price | None) -> float | None:
+    """What a token costs on the GPUs of a layout, without failures; None where no price is known."""
+    if price is None:
+        return None
+    return price.usd_per_gpu_hour * row.gpus / (row.tokens_per_s * HOUR)
 
 
 def reliability_of(given: Mapping[str, Any]) -> Reliability:
@@ -103,7 +118,7 @@ def budget_of(setup: Setup, row: Row, given: Mapping[str, Any]) -> Budget:
     kept = float(goodput_fraction(interval, delta, restart, job)[0])
     wall = training / kept if kept > 0.0 else float("inf")
     hours = wall * row.gpus / HOUR
-    price = price_of(setup, given)
+    price = price_of(setup)
     gpu = setup.case.machine.gpu
     watts = gpu.tdp_w * row.gpus * given.get("pue", PUE) if gpu is not None and gpu.tdp_w is not None else None
     return Budget(
@@ -124,7 +139,7 @@ def budget_of(setup: Setup, row: Row, given: Mapping[str, Any]) -> Budget:
     )
 
 
-def budget_assumptions(setups: tuple[Setup, ...], given: Mapping[str, Any]) -> Iterator[Assumption]:
+def budget_assumptions(given: Mapping[str, Any]) -> Iterator[Assumption]:
     """What a budget rests on."""
     if "mtbf" not in given:
         source = "[Dubey2024] table 5: 419 stops of 16,384 H100 in 54 days; give --mtbf, or measure it"
@@ -140,8 +155,12 @@ def budget_assumptions(setups: tuple[Setup, ...], given: Mapping[str, Any]) -> I
         source = "power of the building over that of the GPUs' boards; ask the data centre: give --pue"
         yield Assumption("pue", PUE, "", "assumed", source)
     yield Assumption("power", None, "W", "datasheet", POWER)
+
+
+def price_assumptions(setups: tuple[Setup, ...]) -> Iterator[Assumption]:
+    """The price that each machine is reckoned with, where one is known."""
     for setup in setups:
-        price = price_of(setup, given)
+        price = price_of(setup)
         if price is not None:
             dated = f", {price.date}" if price.date else ", undated" if price.kind != "given" else ""
             terms = f"; {price.terms}" if price.terms else ""
@@ -149,10 +168,18 @@ def budget_assumptions(setups: tuple[Setup, ...], given: Mapping[str, Any]) -> I
             yield Assumption(f"price.{setup.name}", price.usd_per_gpu_hour, "USD/GPU-hour", price.kind, source)
 
 
-def budget_warnings(setups: tuple[Setup, ...], given: Mapping[str, Any], today: date) -> Iterator[Warning]:
+def budget_warnings(setups: tuple[Setup, ...], budgets: Sequence[Budget], today: date) -> Iterator[Warning]:
     """Prices that are old or missing, and training that failures eat."""
+    eaten = [b for b in budgets if b.goodput_fraction < LEAST_GOODPUT]
+    if eaten:
+        worst = min(eaten, key=lambda b: b.goodput_fraction)
+        yield Warning(
+            "failures",
+            f"on {worst.gpus:,} GPUs failures and checkpoints leave {worst.goodput_fraction:.0%} of the time to train",
+            "give the --mtbf, --checkpoint-time and --restart-time that you measured, or take fewer GPUs",
+        )
     for setup in setups:
-        price = price_of(setup, given)
+        price = price_of(setup)
         if price is None:
             yield Warning(
                 "no_price", f"nothing says what a GPU-hour of {setup.name} costs", "give --price, in USD for a GPU-hour"

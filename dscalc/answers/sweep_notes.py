@@ -12,15 +12,16 @@ import numpy as np
 from dscalc.answers.envelope import Assumption, Warning
 from dscalc.answers.memory import answer as memory_answer
 from dscalc.answers.step import jitter_assumption, rate_assumptions
-from dscalc.answers.sweep_budget import budget_assumptions, budget_warnings
-from dscalc.answers.sweep_rows import Row, layout_words, rows_of
+from dscalc.answers.sweep_budget import Budget, budget_assumptions, budget_warnings, price_assumptions
+from dscalc.answers.sweep_lacking import reasons_of, what_would_be_legal
+from dscalc.answers.sweep_rows import Row, layout_words, recompute_words, rows_of
 from dscalc.answers.sweep_setup import Setup, base_words, default_batch
 from dscalc.frozen import dataclass
 from dscalc.specs.layout_spec import LayoutSpec
 from dscalc.specs.pace import bar_notes
-from dscalc.sweep.prune import Found, Problem
+from dscalc.sweep.prune import Problem
 from dscalc.sweep.search import search
-from dscalc.sweep.space import SAME, Space, checks
+from dscalc.sweep.space import Space
 from dscalc.units import format_bytes
 
 Places = Sequence[tuple[Setup, Space]]
@@ -117,7 +118,8 @@ def assumptions_of(setups: Sequence[Setup], given: Mapping[str, Any]) -> tuple[A
         listed.append(Assumption("global_batch", default_batch(seq), "sequences", "default", source))
     listed += jitter_assumption(setups[0].machine.jitter_fraction)
     if "tokens" in given:
-        listed += budget_assumptions(tuple(setups), given)
+        listed += budget_assumptions(given)
+    listed += price_assumptions(tuple(setups))
     return tuple(listed)
 
 
@@ -131,21 +133,38 @@ SWEPT = frozenset(
 
 
 def warnings_of(
-    setups: Sequence[Setup],
     places: Places,
-    results: Sequence[Found],
+    complete: bool,
     nearest: Mapping[str, Nearest | None],
+    illegal: Mapping[tuple[str, int], str],
     rows: Sequence[Row],
+    budgets: Sequence[Budget],
     given: Mapping[str, Any],
 ) -> Iterator[Warning]:
-    """What the reader should know, the gravest first."""
-    if not all(found.complete for found in results):
+    """What the reader should know, the gravest first.
+
+    Args:
+        places: machines with their spaces.
+        complete: no interrupt ended the search.
+        nearest: of each machine on which nothing fits.
+        illegal: by machine and number of GPUs, the rule that no layout keeps there.
+        rows: the layouts found.
+        budgets: whole trainings, where asked for.
+        given: parsed options.
+
+    Yields:
+        Warnings.
+    """
+    setups = tuple(dict.fromkeys(setup for setup, _ in places))
+    if not complete:
         yield Warning(
             "incomplete", "interrupted: this is the best of what was looked at so far", "let it run to the end"
         )
+    yield from _illegal(places, illegal)
     for setup in setups:
-        if setup.name in nearest:
-            yield _nothing(setup, places, results, nearest[setup.name])
+        least = nearest.get(setup.name)
+        if least is not None:
+            yield _nothing(setup, least)
         gpu = setup.case.machine.gpu
         if gpu is not None and np.isnan(setup.case.machine.record.usable_bytes[0]):
             yield Warning(
@@ -159,10 +178,10 @@ def warnings_of(
         yield Warning(
             "narrow_fit",
             f"the best layout on {counts} GPUs has less memory to spare than the uncertainty of the estimate",
-            "take the next one of the list, or measure one step before reserving the machines",
+            f"{_roomy(narrow[-1], rows)}measure one step before reserving the machines",
         )
-    if "tokens" in given:
-        yield from budget_warnings(tuple(setups), given, date.today())
+    if "tokens" in given or given.get("objective") == "cost":
+        yield from budget_warnings(setups, budgets, date.today())
     yield from dict.fromkeys(w for setup in setups for w in setup.case.warnings)
 
 
@@ -170,27 +189,43 @@ def _is_narrow(row: Row) -> bool:
     return (row.headroom_bytes or 0.0) < row.high_bytes - row.total_bytes
 
 
-def _nothing(setup: Setup, places: Places, results: Sequence[Found], nearest: Nearest | None) -> Warning:
-    if nearest is not None:
-        row = nearest.row
-        needs = f"needs {format_bytes(row.total_bytes)} of {format_bytes(row.usable_bytes or 0.0)}"
-        return Warning(
-            "nothing_fits",
-            f"nothing fits on {setup.name}; nearest is {layout_words(row.layout)} on {row.gpus} GPUs, which {needs}: "
-            f"{format_bytes(nearest.missing_bytes)} are missing",
-            nearest.next_step,
-        )
-    counts: dict[str, int] = {}
-    for (other, _), found in zip(places, results, strict=True):
-        if other is setup:
-            for name, count in found.rejected:
-                counts[name] = counts.get(name, 0) + count
-    space = next(space for other, space in places if other is setup)
-    messages = {check.name: check.message for check in checks(space)}
-    counts.pop(SAME, None)
-    worst = max(counts, key=lambda name: counts[name], default="gpus")
-    return Warning(
-        "nothing_legal",
-        f"no layout is legal on {setup.name}; most are rejected for: {messages.get(worst, worst)}",
-        "give other numbers of GPUs, another --global-batch, or fewer fixed degrees",
+def _roomy(narrow: Row, rows: Sequence[Row]) -> str:
+    """The fastest layout that leaves more free than the estimate may err, as what to do."""
+    same = [r for r in rows if (r.setup, r.gpus) == (narrow.setup, narrow.gpus)]
+    room = [r for r in same if r.headroom_bytes is not None and not _is_narrow(r)]
+    best = min(room, key=lambda r: r.step_time_s, default=None)
+    if best is None:
+        return ""
+    slower = best.step_time_s / narrow.step_time_s - 1.0
+    again = "" if best.layout.recompute == "none" else f", recompute {recompute_words(best.layout)}"
+    on = f"{best.gpus:,} of {best.setup}" if any(r.setup != best.setup for r in rows) else f"{best.gpus:,}"
+    return (
+        f"on {on} take {layout_words(best.layout)}, micro-batch {best.layout.micro_batch}{again}, "
+        f"{slower:.1%} slower with {format_bytes(best.headroom_bytes or 0.0)} free, or "
     )
+
+
+def _nothing(setup: Setup, nearest: Nearest) -> Warning:
+    row = nearest.row
+    needs = f"needs {format_bytes(row.total_bytes)} of {format_bytes(row.usable_bytes or 0.0)}"
+    return Warning(
+        "nothing_fits",
+        f"nothing fits on {setup.name}; nearest is {layout_words(row.layout)} on {row.gpus} GPUs, which {needs}: "
+        f"{format_bytes(nearest.missing_bytes)} are missing",
+        nearest.next_step,
+    )
+
+
+def _illegal(places: Places, illegal: Mapping[tuple[str, int], str]) -> Iterator[Warning]:
+    """One warning for each rule that all layouts of some numbers of GPUs break."""
+    found: dict[str, list[tuple[Setup, Space]]] = {}
+    for setup, space in places:
+        name = illegal.get((setup.name, space.gpus))
+        if name is not None:
+            found.setdefault(name, []).append((setup, space))
+    for name, broken in found.items():
+        counts = ", ".join(f"{gpus:,}" for gpus in dict.fromkeys(space.gpus for _, space in broken))
+        reason = reasons_of(tuple(space for _, space in broken))[name]
+        yield Warning(
+            "nothing_legal", f"no layout is legal on {counts} GPUs: {reason}", what_would_be_legal(name, broken[0][1])
+        )

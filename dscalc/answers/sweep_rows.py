@@ -35,6 +35,7 @@ class Row:
             step; the last is the waiting for the slowest GPU, by ``--jitter``.
         hidden_s: communication behind compute.
         usable_bytes, headroom_bytes: None where the GPU's memory is unknown.
+        usd_per_token: None where no price of a GPU-hour is known.
     """
 
     setup: str
@@ -71,6 +72,7 @@ class Row:
     device_bytes: float
     usable_bytes: float | None
     headroom_bytes: float | None
+    usd_per_token: float | None = None
 
     @property
     def gpus(self) -> int:
@@ -89,6 +91,14 @@ class Row:
         layout = self.layout.model_dump()
         layout["offload"] = ",".join(layout["offload"]) or "none"
         return {**head, **layout, **own}
+
+
+HEAD = ("setup", "rank", "pareto")
+COLUMNS = (
+    *HEAD,
+    *LayoutSpec.model_fields,
+    *(f.name for f in fields(Row) if f.name not in (*HEAD, "layout", "number")),
+)  # of ``Row.to_dict``, for tables without a row too
 
 
 def rows_of(setup: Setup, space: Space, ids: Ids, ranks: Sequence[int]) -> list[Row]:

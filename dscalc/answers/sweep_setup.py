@@ -43,6 +43,7 @@ class Setup:
     machine: Machine
     gpus: tuple[int, ...]
     batches: tuple[int, ...]  # sequences of a step at each number of GPUs
+    usd_per_gpu_hour: float | None  # as given
 
     @property
     def spec(self) -> LayoutSpec:
@@ -67,9 +68,11 @@ def build_setups(given: Mapping[str, Any]) -> tuple[Setup, ...]:
     counts = tuple(sorted(given["gpus"]))
     lists = {name: given[name] for name in MACHINES if name in given}
     found = []
-    for values in product(*lists.values()):
+    many = prod(map(len, lists.values()))
+    prices = _prices(given, many)
+    for values, price in zip(product(*lists.values()), prices, strict=True):
         words = dict(zip(lists, values, strict=True))
-        found.append(_setup(given, words, counts, prod(map(len, lists.values())) > 1))
+        found.append(_setup(given, words, counts, price, many > 1))
     names = [setup.name for setup in found]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -77,7 +80,22 @@ def build_setups(given: Mapping[str, Any]) -> tuple[Setup, ...]:
     return tuple(found)
 
 
-def _setup(given: Mapping[str, Any], words: Mapping[str, Any], counts: tuple[int, ...], many: bool) -> Setup:
+def _prices(given: Mapping[str, Any], machines: int) -> Sequence[float | None]:
+    """The price given of a GPU-hour of each machine."""
+    prices: tuple[float, ...] = given.get("price", ())
+    if len(prices) <= 1:
+        return (*prices, None)[:1] * machines
+    if len(prices) != machines:
+        raise InputError(
+            f"gives {len(prices)} prices for {machines} machines; give one for all, or one for each in their order",
+            where="--price",
+        )
+    return prices
+
+
+def _setup(
+    given: Mapping[str, Any], words: Mapping[str, Any], counts: tuple[int, ...], price: float | None, many: bool
+) -> Setup:
     base = base_words(given, words) | {"gpus": counts[-1]}
     case = build_case(base)
     inputs, notes = step_inputs(base, case)
@@ -94,6 +112,7 @@ def _setup(given: Mapping[str, Any], words: Mapping[str, Any], counts: tuple[int
         machine=machine,
         gpus=counts,
         batches=_batches(given, spec.seq_len, counts),
+        usd_per_gpu_hour=price,
     )
 
 

@@ -9,6 +9,7 @@ import click
 from dscalc.cli.options import SharedCommand, collect, shared
 from dscalc.cli.output import deliver
 from dscalc.cli.progress import watched
+from dscalc.errors import DscalcError
 from dscalc.specs.sweep_options import TABLE
 
 DOES_NOT_FIT, INTERRUPTED = 3, 130
@@ -44,6 +45,11 @@ def command(**params: Any) -> None:
 
     with watched() as progress:
         found = answer(given, progress)
+    fault = None
+    try:
+        write_files(found, output)  # first: a reader who closes the pipe early gets them all the same
+    except DscalcError as error:
+        fault = error  # the answer is not lost with a file
     if in_parquet:
         write_file(str(path), parquet(found), force=force)
     else:
@@ -53,7 +59,8 @@ def command(**params: Any) -> None:
             ),
             output,
         )
-    write_files(found, output)
+    if fault is not None:
+        raise fault
     if not found.complete:
         click.get_current_context().exit(INTERRUPTED)
     if output.get("check") and not found.rows:

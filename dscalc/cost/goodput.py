@@ -68,6 +68,6 @@ def goodput_fraction(interval_s: Array, checkpoint_s: Array, restart_s: Array, j
         [Daly2006] equation 20.
     """
     cycle = np.asarray((interval_s + checkpoint_s) / job_mttf_s)
-    lost = np.exp(restart_s / job_mttf_s) * np.expm1(cycle) * job_mttf_s
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):  # more failures than training: nothing is kept
+        lost = np.exp(restart_s / job_mttf_s) * np.expm1(cycle) * job_mttf_s
         return np.where(np.isinf(job_mttf_s), interval_s / (interval_s + checkpoint_s), interval_s / lost)

@@ -18,7 +18,7 @@ WIDEST = 140  # columns; longer lines are hard to read
 NARROWEST = 60
 _USUAL = 80
 GAP = 2  # blanks between columns
-LEAST_FILL = 24  # characters of a wrapping column
+LEAST_FILL = 18  # characters of a wrapping column
 ONE_DECIMAL = KILO  # from here on one decimal suffices
 GOOD, BAD, QUIET, STRONG, HEAD = "green", "red", "dim", "bold", "bold cyan"
 
@@ -205,9 +205,13 @@ class Screen:
         return "".join("".join(span.text for span in line) + "\n" for line in lines)
 
 
+# A name from a file may hold what a terminal obeys: only letters reach it.
+_PLAIN = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0)), "\N{REPLACEMENT CHARACTER}") | {0xA0: " "}
+
+
 def _trimmed(line: Line) -> Line:
-    """The line with plain blanks for no-break ones, and none at its end."""
-    spans = [Span(span.text.replace("\u00a0", " "), span.style) for span in line]
+    """The line with plain blanks for no-break ones, none at its end, and no control characters."""
+    spans = [Span(span.text.translate(_PLAIN), span.style) for span in line]
     while spans and not spans[-1].text.rstrip():
         spans.pop()
     return [*spans[:-1], Span(spans[-1].text.rstrip(), spans[-1].style)] if spans else []

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from dscalc.answers.sweep_notes import command_words
-from dscalc.answers.sweep_rows import layout_words, recompute_words
+from dscalc.answers.sweep_rows import COLUMNS, layout_words, recompute_words
 from dscalc.errors import InputError
 from dscalc.report.export import to_csv, to_json, to_markdown
 from dscalc.report.screen import BAD, GOOD, QUIET, STRONG, Cell, Scale, Screen, Span
 from dscalc.report.step import scale_of
 from dscalc.report.sweep_charts import curve_chart, layout_charts
 from dscalc.report.sweep_figure import figure_of
-from dscalc.report.sweep_words import LEVER_WORDS, LIMIT_WORDS, about, ceiling_words
+from dscalc.report.sweep_words import (
+    LEVER_WORDS,
+    LIMIT_WORDS,
+    USD,
+    about,
+    ceiling_words,
+    ends,
+    gpus_span,
+    lacking_words,
+    point_words,
+    signed,
+    usd_words,
+    wall_words,
+)
 from dscalc.units import format_bytes, format_count, format_energy, format_time
 
 if TYPE_CHECKING:
@@ -22,6 +36,7 @@ if TYPE_CHECKING:
 
 MOST_TABLES = 2  # numbers of GPUs of which all layouts are shown; of more, only the best one's
 REASONS = 6  # of rejections shown
+PRICED = 4  # place of the column that only a price brings
 WAITS = 4  # place of the column that only --jitter brings
 NO_PARQUET = "parquet needs pyarrow; pip install 'dscalc[parquet]'"
 SECONDS = Scale(1.0, "s")
@@ -45,8 +60,7 @@ def render(
     if form == "json":
         return to_json(answer.to_json())
     if form == "csv":
-        rows = [row.to_dict() for row in answer.rows]
-        return to_csv(rows, list(rows[0]) if rows else ["setup", "rank", "pareto"])
+        return to_csv([row.to_dict() for row in answer.rows], COLUMNS)
     if form == "markdown":
         return _markdown(answer)
     return line(answer) + "\n" if quiet else screen(answer, explain=explain, colour=colour)
@@ -86,7 +100,7 @@ def line(answer: SweepAnswer) -> str:
     """The answer in one line."""
     best = answer.best
     if best is None or best.row is None:
-        return "nothing fits" if answer.complete else "interrupted before a layout that fits was found"
+        return lacking_words(answer)
     row = best.row
     on = f" on {row.setup}" if len(answer.setups) > 1 else ""
     return (
@@ -103,10 +117,10 @@ def screen(answer: SweepAnswer, *, explain: bool = False, colour: bool | None = 
     for setup in answer.setups:
         name = f" on {setup.name}" if many else ""
         _curve(out, answer, [p for p in answer.curve if p.setup == setup.name], name)
-    drawn = figure_of(answer)
-    curve_chart(out, drawn)
     for setup in answer.setups:
         _ceiling(out, answer, setup.name, f" on {setup.name}" if many else "", explain, whole=explain or not many)
+    drawn = figure_of(answer)
+    curve_chart(out, drawn)
     layout_charts(out, drawn)
     _budgets(out, answer)
     for setup in answer.setups:
@@ -141,7 +155,8 @@ def _headline(out: Screen, answer: SweepAnswer) -> None:
             STRONG,
         )
     else:
-        out.say("Nothing fits." if answer.complete else "Nothing that fits was found so far.", BAD)
+        words = lacking_words(answer)
+        out.say(f"{words[0].upper()}{words[1:]}.", BAD)
     out.say(
         f"Of {format_count(answer.candidates)} candidates {format_count(answer.evaluated)} had their memory worked "
         f"out; {format_count(answer.feasible)} fit and were timed."
@@ -173,7 +188,7 @@ def _curve(out: Screen, answer: SweepAnswer, points: list[CurvePoint], name: str
     scale = scale_of(min((row.step_time_s for row in rows), default=1.0))
     (gpus, how), _, *rest = _CURVE
     best = answer.best
-    cells = [_point(p, scale, chosen=p is best) for p in points]
+    cells = [_point(answer, p, scale, chosen=p is best) for p in points]
     columns = [(gpus, how), (f"step {scale.unit}", "right"), *rest]
     if any(row.straggler_s for row in rows):
         columns.insert(WAITS, ("waits", "right"))
@@ -186,14 +201,19 @@ def _waits(point: CurvePoint) -> str:
     return "" if point.row is None else f"{point.row.straggler_s / point.row.step_time_s:.1%}"
 
 
+def kept_together(words: str) -> str:
+    """A layout that wraps between its degrees, and never between a degree and its number."""
+    return re.sub(r" (?=\d)", "\u00a0", words)
+
+
 def _between(low: float, high: float) -> str:
     return f"{high:.0%}" if f"{low:.0%}" == f"{high:.0%}" else f"{low:.0%} to {high:.0%}"
 
 
-def _point(point: CurvePoint, scale: Scale, *, chosen: bool) -> tuple[Cell, ...]:
+def _point(answer: SweepAnswer, point: CurvePoint, scale: Scale, *, chosen: bool) -> tuple[Cell, ...]:
     row = point.row
     if row is None or point.efficiency is None:
-        return (f"{point.gpus:,}", Span("-", BAD), "", "", "", "", Span("nothing fits", BAD), "", "")
+        return (f"{point.gpus:,}", Span("-", BAD), "", "", "", "", Span(point_words(answer, point), BAD), "", "")
     again = "" if row.layout.recompute == "none" else f", recompute {recompute_words(row.layout)}"
     return (
         Span(f"> {point.gpus:,}" if chosen else f"{point.gpus:,}", f"{STRONG} {GOOD}" if chosen else STRONG),
@@ -202,7 +222,7 @@ def _point(point: CurvePoint, scale: Scale, *, chosen: bool) -> tuple[Cell, ...]
         f"{point.efficiency:.0%}",
         f"{row.mfu:.1%}",
         "" if row.headroom_bytes is None else format_bytes(row.headroom_bytes),
-        f"{layout_words(row.layout)}, mb\u00a0{row.layout.micro_batch}{again}",
+        f"{kept_together(layout_words(row.layout))}, mb\u00a0{row.layout.micro_batch}{again}",
         f"{row.exposed_share:.1%}",
         f"{row.bubble_share:.1%}",
     )
@@ -220,7 +240,7 @@ def _ceiling(out: Screen, answer: SweepAnswer, setup: str, name: str, explain: b
     for lever, elasticity in found.elasticities.items():
         words, factor = LEVER_WORDS[lever]
         if elasticity is not None and found.gpus is not None:
-            moved.append((words, about(found.gpus * factor**elasticity), f"{elasticity:+.2f}"))
+            moved.append((words, about(found.gpus * factor**elasticity), signed(elasticity)))
     if moved:
         out.say("")
         out.table((("with", "left"), ("ceiling", "right"), ("elasticity", "right")), moved)
@@ -252,6 +272,7 @@ def _closed_words(closed: ClosedForm) -> str:
 EXPLAINED = (
     "per GPU: tokens/s of a GPU over those at the smallest number; comm.: share of the step in which communication "
     "is exposed; free: memory that is left; mb: micro-batch; SP: sequence parallelism.",
+    "USD/Gtok: what a billion tokens cost in GPU-hours at the price, without failures.",
     "> best by the objective; * unbeaten: no other layout is as good in step time, memory, GPUs and cost, and better "
     "in one.",
     "A limit is read off the curve between its points, by power laws; beyond the largest number of GPUs searched the "
@@ -273,8 +294,12 @@ def _limit(limit: Limit, binding: str | None) -> tuple[Cell, ...]:
     name = Span(LIMIT_WORDS[limit.name], style)
     if limit.low_gpus == limit.high_gpus:
         return (name, Span(f"{limit.gpus:,.0f}", style), "", Span(limit.reason, style))
-    span = f"{about(limit.low_gpus)} - {'?' if limit.high_gpus is None else about(limit.high_gpus)}"
-    return (name, Span(about(limit.gpus), style), Span(span, style), Span(limit.reason, style))
+    return (
+        name,
+        Span(about(limit.gpus), style),
+        Span(gpus_span(limit.low_gpus, limit.high_gpus), style),
+        Span(limit.reason, style),
+    )
 
 
 _BUDGET = (
@@ -298,10 +323,10 @@ def _budgets(out: Screen, answer: SweepAnswer) -> None:
         (
             b.setup,
             f"{b.gpus:,}",
-            format_time(b.wall_time_s),
-            format_count(b.gpu_hours),
-            "" if b.usd is None else format_count(b.usd),
-            "" if b.energy_j is None else format_energy(b.energy_j),
+            wall_words(b),
+            format_count(b.gpu_hours) if ends(b) else "",
+            "" if b.usd is None or not ends(b) else format_count(b.usd),
+            "" if b.energy_j is None or not ends(b) else format_energy(b.energy_j),
             f"{b.goodput_fraction:.1%}",
             format_time(b.checkpoint_interval_s),
         )
@@ -329,9 +354,15 @@ def _layouts(out: Screen, answer: SweepAnswer, setup: str, name: str) -> None:
     for point in points:
         out.head(f"Best layouts on {point.gpus:,} GPUs{name}", "* unbeaten")
         rows = [r for r in answer.rows if r.setup == setup and r.gpus == point.gpus and r.rank]
+        priced = any(r.usd_per_token is not None for r in rows)
         scale = scale_of(rows[0].step_time_s)
         (rank, how), _, *rest = _BEST
-        out.table([(rank, how), (f"step {scale.unit}", "right"), *rest], [_row(r, scale) for r in rows])
+        columns = [(rank, how), (f"step {scale.unit}", "right"), *rest]
+        cells = [_row(r, scale) for r in rows]
+        if priced:
+            columns.insert(PRICED, (USD, "right"))
+            cells = [(*c[:PRICED], usd_words(r.usd_per_token), *c[PRICED:]) for r, c in zip(rows, cells, strict=True)]
+        out.table(columns, cells)
         if point is answer.best:
             setup_ = next(s for s in answer.setups if s.name == setup)
             out.say(f"The first: dscalc step {command_words(setup_, rows[0], answer.given)}", QUIET, hang=2)
@@ -345,7 +376,7 @@ def _row(row: Row, scale: Scale) -> tuple[Cell, ...]:
         format_bytes(row.total_bytes),
         f"{row.layout.micro_batch} x {row.layout.grad_accum}",
         recompute_words(row.layout),
-        layout_words(row.layout),
+        kept_together(layout_words(row.layout)),
     )
 
 
@@ -374,9 +405,9 @@ def _assumed(out: Screen, answer: SweepAnswer) -> None:
 
 def _markdown(answer: SweepAnswer) -> str:
     header = ["GPUs", "rank", "step s", *(heading for heading, _ in _BEST[2:])]
-    rows = [
-        [str(row.gpus), *(cell.text.strip() if isinstance(cell, Span) else cell for cell in _row(row, SECONDS))]
-        for row in answer.rows
-        if row.rank
-    ]
+    rows = []
+    for row in answer.rows:
+        cells = [cell.text if isinstance(cell, Span) else cell for cell in _row(row, SECONDS)]
+        if row.rank:
+            rows.append([str(row.gpus), *(cell.strip().replace("\u00a0", " ") for cell in cells)])
     return f"{line(answer)}\n\n" + to_markdown(rows, header, right=(0, 1, 2, 3, 4, 5))

@@ -72,7 +72,7 @@ def scaling(out: Screen, curves: tuple[Curve, ...], letters: Glyphs) -> None:
     for n, curve in enumerate(curves):
         if curve.ceiling.gpus is not None and curve.ceiling.low_gpus is not None:
             high = curve.ceiling.high_gpus or max(gpus)
-            if len(curves) == 1:
+            if len(curves) == 1 and curve.span:
                 chart.band(curve.ceiling.low_gpus, high, QUIET)
             chart.vertical(curve.ceiling.gpus, letters.verticals[n % len(letters.verticals)], CEILING)
     for mark, curve in zip(first, curves, strict=True):
@@ -97,7 +97,7 @@ def scaling(out: Screen, curves: tuple[Curve, ...], letters: Glyphs) -> None:
     words = [(letters.ideal, "as if each GPU gave as much as on the fewest")]
     if any(not m.searched for m in marks):
         words.append((letters.beyond, "not searched: the last layouts with more replicas"))
-    if len(curves) == 1 and curves[0].ceiling.gpus is not None:
+    if len(curves) == 1 and curves[0].span:
         words.append((letters.band, "range of the ceiling"))
     for letter, text in words:
         _key(out, letter, QUIET, text)

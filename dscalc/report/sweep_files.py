@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from os.path import realpath
 from typing import TYPE_CHECKING, Any
 
 from dscalc.errors import InputError
@@ -24,15 +25,15 @@ def refuse_files(output: Mapping[str, Any]) -> None:
         InputError: a name that ends wrong or is given twice, a file that exists or cannot be written, or a library that
             is missing.
     """
-    taken = {output["output"]: "--output"} if output.get("output") else {}
+    taken = {realpath(output["output"]): "--output"} if output.get("output") else {}
     for name in ("plot", "report"):
         path = output.get(name)
         if path is None:
             continue
         flag = f"--{name}"
-        if path in taken:
-            raise InputError(f"names the same file as {taken[path]}", where=f"{flag} {path}")
-        taken[path] = flag
+        same = taken.setdefault(realpath(path), flag)
+        if same != flag:
+            raise InputError(f"names the same file as {same}", where=f"{flag} {path}")
         if name == "plot":
             from dscalc.report.sweep_plot import form_of
 

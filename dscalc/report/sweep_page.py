@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import date
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from dscalc.answers.envelope import VERSION, Warning
@@ -13,7 +14,7 @@ from dscalc.report import sweep_appendix as appendix
 from dscalc.report import sweep_sections as sections
 from dscalc.report.html import Cell, Html, contents, embedded, number, page, section, tag
 from dscalc.report.sweep_figure import figure_of
-from dscalc.report.sweep_words import LIMIT_WORDS, ceiling_words, gpus_span, limit_gpus
+from dscalc.report.sweep_words import LIMIT_WORDS, ceiling_words, ends, gpus_span, lacking_words, limit_gpus, wall_words
 from dscalc.units import format_bytes, format_count, format_time
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def title_of(answer: SweepAnswer) -> str:
     """Model and machines in one line."""
     names = [setup.name for setup in answer.setups]
     where = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
-    name = answer.setups[0].case.model.shape.name
+    name = PurePath(answer.setups[0].case.model.shape.name).name  # of a folder, its own name alone
     return f"{name[:1].upper()}{name[1:]} on {where}"
 
 
@@ -91,7 +92,8 @@ def _answer(answer: SweepAnswer, best: CurvePoint | None, full: StepAnswer | Non
     """The answer in two sentences, a third where the fastest lies beyond the ceiling, then in figures."""
     if best is None or best.row is None or full is None:
         why = "".join(tag("p", _sentence(w)).markup for w in answer.warnings[:1])
-        yield Html(f'<div class="answer stopped">{why or tag("p", "Nothing fits.").markup}</div>')
+        words = lacking_words(answer)
+        yield Html(f'<div class="answer stopped">{why or tag("p", f"{words[0].upper()}{words[1:]}.").markup}</div>')
         return
     row, budget = best.row, best.budget
     on = f" of {row.setup}" if len(answer.setups) > 1 else ""
@@ -101,7 +103,8 @@ def _answer(answer: SweepAnswer, best: CurvePoint | None, full: StepAnswer | Non
     )
     if budget is not None:
         money = f" and {format_count(budget.usd)} USD" if budget.usd is not None else ""
-        first += f"; {format_count(budget.tokens)} tokens take {format_time(budget.wall_time_s)}{money}"
+        takes = f"take {format_time(budget.wall_time_s)}{money}" if ends(budget) else "never end, for failures"
+        first += f"; {format_count(budget.tokens)} tokens {takes}"
     sentences = [tag("p", "Best is ", tag("b", layout_words(row.layout)), f"{first}."), tag("p", _stops(answer, row))]
     pays = paying(answer, row.setup)
     if pays is not None and pays.row is not None and pays.gpus < row.gpus:
@@ -153,11 +156,11 @@ def _tiles(answer: SweepAnswer, row: Row, budget: Budget | None) -> Html:
         tiles.append(
             (
                 "Time to train",
-                number(format_time(budget.wall_time_s), budget.wall_time_s),
+                number(wall_words(budget), budget.wall_time_s),
                 f"{format_count(budget.tokens)} tokens, goodput {budget.goodput_fraction:.1%}",
             )
         )
-        if budget.usd is not None:
+        if budget.usd is not None and ends(budget):
             each = f"USD, at {budget.usd_per_gpu_hour:,.2f} a GPU-hour"
             tiles.append(("Cost", number(format_count(budget.usd), budget.usd), each))
     inner = "".join(

@@ -67,7 +67,7 @@ def sweep_plot(drawn: Figure, form: str, title: str) -> bytes:
         The bytes of the picture.
 
     Raises:
-        InputError: matplotlib is not installed, or nothing fits.
+        InputError: matplotlib is not installed, or there is nothing to draw.
     """
     try:
         import matplotlib
@@ -75,7 +75,7 @@ def sweep_plot(drawn: Figure, form: str, title: str) -> bytes:
     except ImportError:
         raise InputError(INSTALL, where="--plot") from None
     if not drawn.curves or not drawn.bars:
-        raise InputError("has nothing to draw: nothing fits", where="--plot")
+        raise InputError("has nothing to draw: no layout was found", where="--plot")
     front = drawn.front if drawn.front is not None and len(drawn.front.dots) > 1 else None
     rows = 0.34 * len(drawn.bars) + 1.6
     style: dict[Any, Any] = {

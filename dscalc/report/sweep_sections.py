@@ -12,7 +12,20 @@ from dscalc.report.memory import segments as memory_segments
 from dscalc.report.screen import Segment
 from dscalc.report.step import segments as time_segments
 from dscalc.report.sweep_figure import Figure
-from dscalc.report.sweep_words import LEVER_WORDS, LIMIT_WORDS, about, ceiling_words, limit_gpus
+from dscalc.report.sweep_words import (
+    LEVER_WORDS,
+    LIMIT_WORDS,
+    USD,
+    about,
+    ceiling_words,
+    ends,
+    gpus_span,
+    limit_gpus,
+    point_words,
+    signed,
+    usd_words,
+    wall_words,
+)
 from dscalc.units import format_bytes, format_count, format_energy, format_time
 
 if TYPE_CHECKING:
@@ -58,7 +71,10 @@ def scaling(answer: SweepAnswer, drawn: Figure) -> list[Cell]:
         marked = [n for n, p in enumerate(points) if p is answer.best]
         parts.append(
             table(
-                f"The best layout at each number of GPUs of {setup.name}", columns, map(_point, points), marked=marked
+                f"The best layout at each number of GPUs of {setup.name}",
+                columns,
+                [_point(answer, p) for p in points],
+                marked=marked,
             )
         )
     note = (
@@ -68,10 +84,10 @@ def scaling(answer: SweepAnswer, drawn: Figure) -> list[Cell]:
     return [*parts, tag("p", note, class_="note")]
 
 
-def _point(point: CurvePoint) -> list[Cell]:
+def _point(answer: SweepAnswer, point: CurvePoint) -> list[Cell]:
     row = point.row
     if row is None:
-        return [number(f"{point.gpus:,}", point.gpus), *[""] * 8, "nothing fits"]
+        return [number(f"{point.gpus:,}", point.gpus), *[""] * 8, point_words(answer, point)]
     return [
         number(f"{row.gpus:,}", row.gpus),
         number(format_time(row.step_time_s), row.step_time_s),
@@ -125,7 +141,7 @@ def ceilings(answer: SweepAnswer) -> list[Cell]:
         for limit in found.limits.values():
             reached = limit.gpus is not None
             span: Cell = ""
-            if reached and limit.low_gpus != limit.high_gpus:
+            if reached and gpus_span(limit.low_gpus, limit.high_gpus):
                 low, high = (
                     number(about(limit.low_gpus), limit.low_gpus),
                     number(about(limit.high_gpus) or "?", limit.high_gpus),
@@ -156,7 +172,7 @@ def _levers(found: Ceiling) -> list[Cell]:
                 words,
                 number(about(then), then),
                 number(f"{change:+.0%}", change),
-                number(f"{elasticity:+.2f}", elasticity),
+                number(signed(elasticity), elasticity),
             ]
         )
     columns = (("with", LEFT), ("ceiling", RIGHT), ("change", RIGHT), ("elasticity", RIGHT))
@@ -173,7 +189,8 @@ def machines(answer: SweepAnswer) -> list[Cell]:
     for setup in answer.setups:
         points = [p for p in answer.curve if p.setup == setup.name and p.row is not None]
         if not points:
-            rows.append([setup.name, *["nothing fits"], *[""] * 7])
+            why = [point_words(answer, p) for p in answer.curve if p.setup == setup.name]
+            rows.append([setup.name, why[-1], *[""] * 7])
             continue
         point = (
             answer.best if answer.best in points else max(points, key=lambda p: p.row.tokens_per_s if p.row else 0.0)
@@ -184,7 +201,7 @@ def machines(answer: SweepAnswer) -> list[Cell]:
         if point is answer.best:
             marked.append(len(rows))
         found, budget = answer.ceilings[setup.name], point.budget
-        hours = budget.gpu_hours if budget is not None else None
+        hours, usd = (budget.gpu_hours, budget.usd) if budget is not None and ends(budget) else (None, None)
         rows.append(
             [
                 setup.name,
@@ -193,9 +210,9 @@ def machines(answer: SweepAnswer) -> list[Cell]:
                 number(format_count(row.tokens_per_s), row.tokens_per_s),
                 number(f"{row.mfu:.1%}", row.mfu),
                 number(limit_gpus(found) or "not reached", found.gpus),
-                "" if budget is None else number(format_time(budget.wall_time_s), budget.wall_time_s),
+                "" if budget is None else number(wall_words(budget), budget.wall_time_s),
                 "" if hours is None else number(format_count(hours), hours),
-                "" if budget is None or budget.usd is None else number(format_count(budget.usd), budget.usd),
+                "" if usd is None else number(format_count(usd), usd),
             ]
         )
     names = ("GPUs", "step", "tokens/s", "MFU", "ceiling", "to train", "GPU-hours", "USD")
@@ -213,10 +230,10 @@ def training(answer: SweepAnswer) -> list[Cell]:
         [
             *([b.setup] if many else []),
             number(f"{b.gpus:,}", b.gpus),
-            number(format_time(b.wall_time_s), b.wall_time_s),
-            number(format_count(b.gpu_hours), b.gpu_hours),
-            "" if b.usd is None else number(format_count(b.usd), b.usd),
-            "" if b.energy_j is None else number(format_energy(b.energy_j), b.energy_j),
+            number(wall_words(b), b.wall_time_s),
+            number(format_count(b.gpu_hours), b.gpu_hours) if ends(b) else "",
+            "" if b.usd is None or not ends(b) else number(format_count(b.usd), b.usd),
+            "" if b.energy_j is None or not ends(b) else number(format_energy(b.energy_j), b.energy_j),
             number(f"{b.goodput_fraction:.1%}", b.goodput_fraction),
             number(f"{b.failures:,.1f}", b.failures),
             number(format_time(b.checkpoint_interval_s), b.checkpoint_interval_s),
@@ -235,6 +252,7 @@ def layouts(answer: SweepAnswer, best: CurvePoint | None) -> list[Cell]:
     if best is None:
         return []
     rows = [r for r in answer.rows if (r.setup, r.gpus) == (best.setup, best.gpus) and r.rank]
+    priced = any(r.usd_per_token is not None for r in rows)
     columns = (
         ("", RIGHT),
         ("step", RIGHT),
@@ -242,6 +260,7 @@ def layouts(answer: SweepAnswer, best: CurvePoint | None) -> list[Cell]:
         ("MFU", RIGHT),
         ("memory", RIGHT),
         ("free", RIGHT),
+        *([(USD, RIGHT)] if priced else []),
         ("layout", LEFT),
     )
     cells: list[list[Cell]] = [
@@ -252,6 +271,7 @@ def layouts(answer: SweepAnswer, best: CurvePoint | None) -> list[Cell]:
             number(f"{r.mfu:.1%}", r.mfu),
             number(format_bytes(r.total_bytes), r.total_bytes),
             "" if r.headroom_bytes is None else number(format_bytes(r.headroom_bytes), r.headroom_bytes),
+            *([number(usd_words(r.usd_per_token), r.usd_per_token)] if r.usd_per_token is not None else []),
             _layout(r),
         ]
         for r in rows

@@ -55,6 +55,7 @@ class Option:
         catalog: ``recipes``, ``stacks``, ``optimizers`` or ``losses`` where the words ship in a data file.
         metavar: what ``--help`` shows for the value.
         minimum, maximum: range of a whole number.
+        least: smallest value of a number or a time, in base units; None: any that its kind allows.
         uses: what the option bears on: ``memory``, ``time`` (or both), or the commands ``comm``, ``step``, ``batch``.
         many: it takes lists and ranges, as a sweep does; see ``specs.spans``.
     """
@@ -69,6 +70,7 @@ class Option:
     metavar: str = ""
     minimum: int = 1
     maximum: int = LARGEST
+    least: float | None = None
     uses: str = "memory time"
     many: bool = False
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from dscalc.errors import DscalcError, InputError
 from dscalc.specs.option_table import CONSTANTS, LARGEST, OPTIONS, REFUSED, TABLE, Option
-from dscalc.units import MEGA, parse_bandwidth, parse_count, parse_flop_rate, parse_fraction, parse_time
+from dscalc.units import MEGA, format_time, parse_bandwidth, parse_count, parse_flop_rate, parse_fraction, parse_time
 
 _LARGEST_NUMBER = 10**30  # above any range; more digits than Python writes out would be a fault of its own
 _ALIASES: Mapping[str, str] = {alias: o.name for o in TABLE for alias in o.aliases}
@@ -68,10 +68,19 @@ def parse(option: Option, value: object) -> object:
             from dscalc.specs.spans import read_many  # only a sweep takes lists
 
             ranges = option.kind in ("whole", "length")
-            return read_many(value, lambda one: _READERS[option.kind](option, one), ranges=ranges)
-        return _READERS[option.kind](option, value)
+            once = option.kind != "number"  # the same number twice is meant, as one for each of several machines
+            return read_many(value, lambda one: _READERS[option.kind](option, one), ranges=ranges, once=once)
+        found = _READERS[option.kind](option, value)
+        if option.least is not None and isinstance(found, float) and found < option.least:
+            raise InputError(f"{value} is out of range; at least {_least(option)} is right")
+        return found
     except DscalcError as error:
         raise InputError(error.message, where=error.where or option.flag) from None
+
+
+def _least(option: Option) -> str:
+    assert option.least is not None  # noqa: S101 - of options that have one
+    return format_time(option.least) if option.kind == "time" else f"{option.least:g}"
 
 
 def _text(value: object) -> str:
@@ -87,7 +96,9 @@ def _text(value: object) -> str:
 
 
 def _whole(option: Option, value: object, *, k_is_1024: bool = False) -> int:
-    number = parse_count(_text(value), k_is_1024=k_is_1024)
+    right = "e.g. 4096 or 8k" if k_is_1024 else "e.g. 8 or 1,2,4 or 8..64" if option.many else "e.g. 8"
+    expected = {"expected": right} if option.maximum <= LARGEST else {}
+    number = parse_count(_text(value), k_is_1024=k_is_1024, **expected)
     if not option.minimum <= number <= option.maximum:
         raise InputError(
             f"{number} is out of range; a whole number from {option.minimum} to {option.maximum:,} is right"

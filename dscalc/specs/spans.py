@@ -12,13 +12,14 @@ SPAN = ".."
 One = Callable[[object], Any]
 
 
-def read_many(value: object, one: One, *, ranges: bool) -> tuple[Any, ...]:
-    """The values of an option that takes several, in the order given, each once.
+def read_many(value: object, one: One, *, ranges: bool, once: bool = True) -> tuple[Any, ...]:
+    """The values of an option that takes several, in the order given.
 
     Args:
         value: text with commas and ranges, one value, or a list of either.
         one: reads a single value.
         ranges: whether the values are whole numbers, of which there are ranges.
+        once: leave out values that were there before.
 
     Returns:
         The values.
@@ -32,7 +33,8 @@ def read_many(value: object, one: One, *, ranges: bool) -> tuple[Any, ...]:
     (8, 16, 24, 32, 64)
     """
     parts = list(value) if isinstance(value, list | tuple | range) else [value]
-    found = tuple(dict.fromkeys(single for part in parts for single in _values(part, one, ranges)))
+    found = tuple(single for part in parts for single in _values(part, one, ranges))
+    found = tuple(dict.fromkeys(found)) if once else found
     if not found:
         raise InputError("holds no value; write e.g. 1,2,4")
     if len(found) > MOST_VALUES:

@@ -43,10 +43,18 @@ OWN: tuple[Option, ...] = (
     ),
     _own("marginal", "fraction", "Scaling stops where one more GPU gives less of its ideal [50%].", metavar="SHARE"),
     _own("jobs", "whole", "Processes to work with [1].", metavar="N", maximum=MAX_JOBS),
-    _own("price", "number", "Price of a GPU-hour in USD, instead of the profile's.", metavar="USD"),
-    _own("pue", "number", "Power drawn by the building over that of the GPUs' boards [1.2].", metavar="X"),
-    _own("mtbf", "time", "Time between failures of one GPU, e.g. 50000h.", metavar="TIME"),
-    _own("checkpoint_interval", "time", "Time between checkpoints; default: the best by Daly.", metavar="TIME"),
+    _own(
+        "price",
+        "number",
+        "Price of a GPU-hour in USD, instead of the profile's; one for all machines, or one for each.",
+        metavar="USD",
+        many=True,
+    ),
+    _own("pue", "number", "Power drawn by the building over that of the GPUs' boards [1.2].", metavar="X", least=1.0),
+    _own("mtbf", "time", "Time between failures of one GPU, e.g. 50000h.", metavar="TIME", least=1.0),
+    _own(
+        "checkpoint_interval", "time", "Time between checkpoints; default: the best by Daly.", metavar="TIME", least=1.0
+    ),
     _own("checkpoint_time", "time", "Time that training stands still to save a checkpoint [60s].", metavar="TIME"),
     _own("restart_time", "time", "Time from a failure until training goes on [10min].", metavar="TIME"),
     _own("plot", "path", "Also draw the curves, as .svg or .png (needs matplotlib).", "output", metavar="FILE"),

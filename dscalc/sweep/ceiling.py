@@ -158,10 +158,10 @@ def _critical(points: Sequence[Point], weak: bool, critical: Critical | None) ->
     tokens = points[0].tokens
     if not weak:
         side = "above" if tokens > most else "below"
-        words = f"the batch stays at {tokens:,.0f} tokens, {side} the critical {most:,.0f} of law {law}"
+        words = f"the batch stays at {tokens:,.0f} tokens, {side} the critical {most:,.0f} of {law}"
         return Limit(name, float(points[0].gpus) if tokens > most else None, words)
     at = points[0].gpus * most / tokens
-    return Limit(name, at, f"the batch passes the critical {most:,.0f} tokens of law {law}")
+    return Limit(name, at, f"the batch passes the critical {most:,.0f} tokens of {law}")
 
 
 def binding(found: Mapping[str, Limit]) -> Limit | None:

@@ -16,10 +16,15 @@ from typing import Any
 import pytest
 
 import dscalc
+from dscalc.answers import sweep as sweep_module
+from dscalc.answers import sweep_budget
 from dscalc.answers.sweep import SweepAnswer, sweep
 from dscalc.answers.sweep_budget import OLD_DAYS, _age_days, budget_of, reliability_of
 from dscalc.answers.sweep_notes import words_of
+from dscalc.answers.sweep_rows import layout_words
 from dscalc.errors import InputError
+from dscalc.report.sweep import render
+from dscalc.sweep.prune import Found
 
 SMALL: dict[str, Any] = {"model": "llama-3-8b", "cluster": "dgx-h100", "gpus": "8,16", "global_batch": 64, "cp": 1}
 QUICK = ["--model", "llama-3-8b", "--cluster", "dgx-h100", "--gpus", "8", "--gbs", "64", "--cp", "1", "--pp", "1"]
@@ -71,6 +76,9 @@ def test_python_gives_a_table_and_a_ceiling() -> None:
     assert len(frame) >= 10
     assert frame[frame["rank"] == 1].gpus.tolist() == [8, 16]
     assert ceiling.binding_limit in LIMITS
+    empty, _ = dscalc.sweep(**SMALL, tp=3)
+    assert len(empty) == 0
+    assert list(empty.columns) == list(frame.columns)
     assert frame.step_time_s.is_monotonic_increasing is False  # by number of GPUs, then rank
 
 
@@ -186,6 +194,7 @@ def test_nothing_fits_names_the_nearest(run_dscalc: Any) -> None:
     ("more", "code", "words"),
     [
         (["--gpus", "64..8"], 2, ["--gpus", "64..8 holds no value"]),
+        (["--gpus", "-8"], 2, ["--gpus", "'-8' is negative; expected e.g. 8 or 1,2,4 or 8..64"]),
         (["--gpus", "8..64:0"], 2, ["--gpus", "0 is out of range"]),
         (["--gpus", "8.."], 2, ["--gpus", "is no range"]),
         (["--gpus", "1..1000000000:1"], 2, ["--gpus", "more than 10,000 values"]),
@@ -198,6 +207,10 @@ def test_nothing_fits_names_the_nearest(run_dscalc: Any) -> None:
         (["--gpus", "8", "--format", "parquet"], 1, ["--format", "--output"]),
         (["--gpus", "8", "--marginal", "150%"], 2, ["--marginal"]),
         (["--gpus", "8", "--cluster", "hgx-h100"], 1, ["--cluster", "named twice"]),
+        (["--gpus", "8", "--mtbf", "0"], 2, ["--mtbf", "at least 1.00 s"]),
+        (["--gpus", "8", "--checkpoint-interval", "0s"], 2, ["--checkpoint-interval", "at least 1.00 s"]),
+        (["--gpus", "8", "--pue", "0.5"], 2, ["--pue", "at least 1 "]),
+        (["--gpus", "8", "--output", "./x.html", "--report", "x.html"], 1, ["--report", "same file as --output"]),
         ([], 1, ["--gpus", "how many GPUs"]),
     ],
 )
@@ -210,13 +223,130 @@ def test_bad_input_is_one_line(run_dscalc: Any, more: list[str], code: int, word
         assert word in line
 
 
-def test_no_legal_layout_says_why() -> None:
-    found = sweep(**SMALL | {"gpus": 8}, dp=3)
+@pytest.mark.parametrize(
+    ("more", "name", "words"),
+    [
+        ({"dp": 3}, "dp", "--tp x --pp x --cp x --dp must be the number of GPUs"),
+        ({"tp": 16}, "gpus", "--tp x --pp x --cp must divide the number of GPUs"),
+        ({"tp": 1, "pp": 1, "gpus": 24}, "global_batch", "--dp x --micro-batch must divide --global-batch"),
+        ({"tp": 3, "gpus": 24}, "tp_heads", "--tp must divide the attention heads"),
+        ({"pp": 200, "gpus": 400}, "pp_layers", "--pp times --vpp must not exceed the number of layers"),
+        ({"vpp": 2, "pp": 1}, "vpp_schedule", "--vpp above 1 needs --schedule interleaved"),
+        ({"ep": 4}, "ep_experts", "--ep above 1 needs a model with experts"),
+    ],
+)
+def test_no_legal_layout_says_why(more: dict[str, Any], name: str, words: str) -> None:
+    found = sweep(**SMALL | {"gpus": 8} | more)
     assert not found.rows
-    warned = next(w for w in found.warnings if w.code == "nothing_legal")
-    assert "must divide the number of GPUs" in warned.message
-    assert found.curve[0].row is None
+    assert found.curve[0].lacking == name
+    assert found.to_json()["result"]["curve"][0]["fits"] is False
+    (warned,) = (w for w in found.warnings if w.code in ("nothing_legal", "nothing_fits"))
+    assert words in warned.message
+    assert f"no layout is legal: {words}" in render(found, "table", quiet=True)
+    assert "nothing fits" not in render(found, "table").lower()
     assert found.ceiling.binding_limit is None
+
+
+def test_a_number_of_gpus_without_a_legal_layout_is_named() -> None:
+    found = sweep(**SMALL | {"gpus": "24,32", "tp": 1, "pp": 1, "global_batch": 512})
+    assert [p.lacking for p in found.curve] == ["global_batch", None]
+    (warned,) = (w for w in found.warnings if w.code == "nothing_legal")
+    assert "on 24 GPUs" in warned.message
+    advised = sweep(**SMALL | {"gpus": 24, "tp": 1, "pp": 1, "global_batch": 528})
+    assert "e.g. 528" in warned.next_step
+    assert advised.rows
+
+
+def test_what_was_not_searched_is_not_said_not_to_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = sweep_module.search
+
+    def cut_short(problems: Any, jobs: int = 1, progress: Any = None) -> list[Found]:
+        first, *rest = real(problems, jobs, progress)
+        return [first, *(Found(complete=False) for _ in rest)]
+
+    monkeypatch.setattr(sweep_module, "search", cut_short)
+    found = sweep(**SMALL)
+    assert [p.lacking for p in found.curve] == [None, "not_searched"]
+    assert [p["fits"] for p in found.to_json()["result"]["curve"]] == [True, None]
+    assert "not searched" in render(found, "table")
+    assert "nothing fits" not in render(found, "table").lower()
+    assert not [w for w in found.warnings if w.code.startswith("nothing")]
+    decided = found.feasible + sum(found.rejected.values())
+    assert decided < found.candidates
+    assert found.layouts_per_s == pytest.approx(decided / found.elapsed_s)
+
+
+def test_rows_hold_what_a_token_costs(found: SweepAnswer) -> None:
+    for row in found.rows:
+        hours = row.gpus * row.step_time_s / 3600.0
+        assert row.usd_per_token == pytest.approx(2.0 * hours / (row.layout.global_batch * row.layout.seq_len))
+    screen = render(found, "table")
+    assert "USD/Gtok" in screen
+    assert "price.dgx-h100 2 USD/GPU-hour (given)" in screen
+    free = sweep(**SMALL | {"gpus": 8, "pp": 1})
+    assert free.rows[0].usd_per_token is None
+    assert "USD" not in render(free, "table")
+    assert "price.dgx-h100" in render(sweep(**SMALL | {"gpus": 8, "pp": 1}, price=3.0), "table")
+
+
+def test_a_narrow_fit_names_one_with_room() -> None:
+    found = sweep(model="llama-3-8b", cluster="dgx-h100", gpus=32, global_batch=960, cp=1, tp=1, pp=1)
+    best = found.rows[0]
+    (warned,) = (w for w in found.warnings if w.code == "narrow_fit")
+    room = [r for r in found.rows if (r.headroom_bytes or 0.0) >= r.high_bytes - r.total_bytes]
+    roomy = min(room, key=lambda r: r.step_time_s)
+    assert best not in room
+    assert f"on 32 take {layout_words(roomy.layout)}, micro-batch {roomy.layout.micro_batch}" in warned.next_step
+    assert f"{roomy.step_time_s / best.step_time_s - 1.0:.1%} slower" in warned.next_step
+
+
+def test_each_machine_has_its_price() -> None:
+    words: dict[str, Any] = SMALL | {"gpus": 8, "pp": 1, "tp": 1, "cluster": "dgx-h100,dgx-a100-80g"}
+    found = sweep(**words, price="3,1", objective="cost")
+    fast, slow = (p.row for p in found.curve)
+    assert fast is not None
+    assert slow is not None
+    assert fast.usd_per_token is not None
+    assert slow.usd_per_token is not None
+    assert fast.usd_per_token / slow.usd_per_token == pytest.approx(3.0 * fast.step_time_s / slow.step_time_s)
+    assert found.best is not None
+    assert found.best.setup == "dgx-a100-80g"
+    same = sweep(**words, price=[2, 2], objective="cost")
+    assert same.best is not None
+    assert same.best.setup == "dgx-h100"
+    with pytest.raises(InputError, match="gives 3 prices for 2 machines"):
+        sweep(**words, price="1,2,3")
+
+
+def test_money_and_hours_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = sweep_budget.price_of
+    only = "dgx-h100"
+    monkeypatch.setattr(sweep_budget, "price_of", lambda setup: real(setup) if setup.name == only else None)
+    words: dict[str, Any] = SMALL | {"gpus": 8, "pp": 1, "tp": 1, "cluster": "dgx-h100,dgx-a100-80g"}
+    found = sweep(**words, price=100.0, objective="cost")
+    assert found.best is not None
+    assert found.best.setup == "dgx-h100"  # by GPU-hours, not 100 USD against 1
+    assert [w.code for w in found.warnings if w.code == "no_price"]
+
+
+def test_a_training_that_failures_eat_never_ends() -> None:
+    found = sweep(**SMALL | {"gpus": 8, "pp": 1}, tokens="1T", price=2.0, mtbf="1s")
+    assert "never ends" in render(found, "table")
+    assert "inf" not in render(found, "table").split("Training", 1)[1].split("Best layouts")[0]
+    assert [w.next_step for w in found.warnings if w.code == "failures"]
+    assert found.to_json()["result"]["curve"][0]["budget"]["goodput_fraction"] == 0.0
+
+
+def test_a_closed_pipe_loses_no_report(tmp_path: Path) -> None:
+    page = tmp_path / "plan.html"
+    words = [sys.executable, "-m", "dscalc", "sweep", *QUICK, "--format", "json", "--report", str(page)]
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        subprocess.run(words, stdout=writer, stderr=subprocess.DEVNULL, timeout=60, check=False)
+    finally:
+        os.close(writer)
+    assert page.read_text(encoding="utf-8").endswith("</html>\n")
 
 
 def test_an_existing_file_stays_without_force(run_dscalc: Any, tmp_path: Path) -> None:
@@ -227,6 +357,23 @@ def test_an_existing_file_stays_without_force(run_dscalc: Any, tmp_path: Path) -
     assert path.read_text(encoding="utf-8") == "mine"
     assert run_dscalc("sweep", *QUICK, "--output", str(path), "--force").returncode == 0
     assert path.read_text(encoding="utf-8").startswith("setup,rank,pareto,gpus")
+
+
+def test_a_model_cannot_command_the_terminal(run_dscalc: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "a\x1b[31m\x9bred\x07"
+    folder.mkdir()
+    shape = {"hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 4, "num_attention_heads": 8}
+    config = {"model_type": "llama", "vocab_size": 32000, **shape}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    words = ["--cluster", "dgx-h100", "--gpus", "8", "--gbs", "64", "--tp", "1", "--pp", "1", "--cp", "1"]
+    page = tmp_path / "plan.html"
+    ran = run_dscalc("sweep", "--model", str(folder), *words, "--report", str(page))
+    assert ran.returncode == 0, ran.stderr
+    assert "red" in ran.stdout
+    assert not set(ran.stdout) & {"\x1b", "\x9b", "\x07"}
+    title = page.read_text(encoding="utf-8").split("<h1>")[1].split("</h1>")[0]
+    assert "red" in title
+    assert tmp_path.name not in title
 
 
 def test_parquet(tmp_path: Path, run_dscalc: Any) -> None:

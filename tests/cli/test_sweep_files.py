@@ -12,6 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
+
+from dscalc.cli.sweep import command
+from dscalc.errors import InputError
+from dscalc.report import sweep_files
 
 SMALL = "sweep --model llama-3-8b --cluster dgx-h100 --gpus 8,16 --global-batch 64 --tp 1 --pp 1 --cp 1"
 HUGE = "sweep --model llama-3-70b --cluster dgx-h100 --gpus 8..4096 --global-batch 4096"  # minutes of work
@@ -72,3 +77,13 @@ def test_pipe_without_unicode_gets_plain_letters(run_dscalc: Callable[..., Any])
     assert ran.returncode == 0
     assert "Scaling curve" in ran.stdout
     assert "?" not in ran.stdout.partition("Scaling curve")[2].partition("Where the GPUs")[0]
+
+
+def test_a_report_that_fails_at_the_end_loses_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise InputError("cannot be written (No space left on device)", where="--report plan.html")
+
+    monkeypatch.setattr(sweep_files, "write_files", full)
+    ran = CliRunner().invoke(command, [*SMALL.split()[1:], "--quiet"])
+    assert "a step on 16 GPUs" in ran.stdout
+    assert isinstance(ran.exception, InputError)

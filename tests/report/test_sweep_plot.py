@@ -66,7 +66,7 @@ def test_png_is_a_picture(plain: SweepAnswer) -> None:
 
 @here
 def test_nothing_to_draw(nothing: SweepAnswer) -> None:
-    with pytest.raises(InputError, match="nothing fits"):
+    with pytest.raises(InputError, match="no layout was found"):
         plot.sweep_plot(figure_of(nothing), "svg", "")
 
 
