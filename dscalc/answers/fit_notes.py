@@ -13,9 +13,10 @@ from dscalc.calibrate.series import LIKELY_NODE
 from dscalc.errors import DscalcError
 from dscalc.specs.hardware import ClusterSpec, GpuSpec
 from dscalc.specs.store import load_gpu
-from dscalc.units import format_rate
+from dscalc.units import format_rate, format_size
 
 MAKERS = ("NVIDIA ", "Tesla ", "AMD Instinct ", "AMD ")  # words that drivers put before a name
+MOST_RUNS = 3  # of one thing that a warning names
 JUMP = 0.30  # of bus bandwidth between two sizes: a drop that large is no noise
 
 
@@ -34,15 +35,17 @@ def notes_of(
     found: Calibration, read: Sequence[Read], nodes: int | None, gpus_per_node: int | None
 ) -> Iterator[Warning]:
     """What a reader should know before trusting the fits."""
-    for conflict in found.conflicts:
+    for key in dict.fromkeys(conflict.key for conflict in found.conflicts):
+        ours = [conflict for conflict in found.conflicts if conflict.key == key]
+        slower = ", ".join(f"{each.ratio:.2f} times as long as {each.left}" for each in ours[:MOST_RUNS])
+        more = f", and longer than {len(ours) - MOST_RUNS} more" if len(ours) > MOST_RUNS else ""
         yield Warning(
             "conflict",
-            f"{conflict.key.words}: {conflict.left} took 1/{conflict.ratio:.2f} of the time of {conflict.kept}; the "
-            "slower is kept, nothing is averaged",
+            f"{key.words}: {ours[-1].kept} took {slower}{more}; the slowest is kept, nothing is averaged",
             "find out what differs (plugin, nodes, settings), and fit the logs of one configuration",
         )
     for table, reason in found.refused:
-        yield Warning("not_fitted", f"{table}: {reason}", "see the checks of that log")
+        yield Warning("not_fitted", f"{table}: not fitted, {reason}", "see the checks of that log")
     for fit in found.fits:
         for text in fit.series.dropped:
             yield Warning("wrong_results", f"{fit.series.source}: left out, {text}", "repeat that run")
@@ -78,18 +81,20 @@ def _valley(fit: Fit) -> str:
     if not drops:
         return ""
     worst, where = max(drops)
-    return f"bus bandwidth falls by {worst:.0%} at {where:,.0f} bytes"
+    return f"bus bandwidth falls by {worst:.0%} at {format_size(where)}"
 
 
 def other_gpu(found: Calibration, gpu: GpuSpec, profiles: Sequence[str]) -> Iterator[Warning]:
-    for name in found.gpus:
-        named = known_gpu(name, profiles)
-        if named is not None and named.id != gpu.id:
-            yield Warning(
-                "log_of_another_gpu",
-                f"a log names {name} ({named.id}), but the profile is made for {gpu.id}",
-                "leave out --gpu and --cluster, or fit the logs of that GPU",
-            )
+    """Logs of a GPU that the profile is not made for, where some log names one that has a profile."""
+    known = {name: known_gpu(name, profiles) for name in found.gpus}
+    strange = [name for name, named in known.items() if named is None] if any(known.values()) else []
+    others = {named.id: name for name, named in known.items() if named is not None and named.id != gpu.id}
+    for other, name in [*others.items(), *(("no profile has it", name) for name in strange)]:
+        yield Warning(
+            "log_of_another_gpu",
+            f"a log names {name} ({other}), but the profile is made for {gpu.id}",
+            "leave out --gpu and --cluster, or fit the logs of one GPU alone",
+        )
 
 
 def slow_links(beside: Sequence[Compared], usual: ClusterSpec) -> Iterator[Warning]:
@@ -97,7 +102,7 @@ def slow_links(beside: Sequence[Compared], usual: ClusterSpec) -> Iterator[Warni
         if each.verdict == "slow":
             yield Warning(
                 "slow_link",
-                f"{each.key.words} reach {format_rate(each.busbw_bytes_per_s)} of bus bandwidth, "
+                f"{each.key.words} reaches {format_rate(each.busbw_bytes_per_s)} of bus bandwidth, "
                 f"{each.fraction:.0%} of what {usual.id} gives ({format_rate(each.usual_busbw_bytes_per_s)})",
                 each.causes[0],
             )

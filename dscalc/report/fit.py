@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dscalc.report.export import to_csv, to_json, to_markdown
 from dscalc.report.fit_profile import sections
 from dscalc.report.screen import BAD, GOOD, QUIET, Cell, Screen, Span
-from dscalc.units import format_bytes, format_count, format_flop_rate, format_rate, format_time
+from dscalc.units import format_count, format_flop_rate, format_rate, format_size, format_time
 
 if TYPE_CHECKING:
     from dscalc.answers.fit import FitAnswer
@@ -148,7 +147,7 @@ def _rate(value: float | None) -> str:
 
 
 def _table(one: dict[str, Any]) -> list[Cell]:
-    low, high = (_size(one[f"size_{end}_bytes"]) for end in ("min", "max"))
+    low, high = (format_size(one[f"size_{end}_bytes"]) for end in ("min", "max"))
     failed = sum(not c["ok"] for c in one["checks"])
     return [
         _op(one),
@@ -163,18 +162,13 @@ def _table(one: dict[str, Any]) -> list[Cell]:
     ]
 
 
-def _size(size_bytes: float) -> str:
-    """A size in KiB to TiB, without a fraction where it is whole."""
-    return re.sub(r"\.0+ ", " ", format_bytes(size_bytes, binary=True))
-
-
 def _row(row: dict[str, Any]) -> Sequence[Cell]:
     def time(value: float | None) -> str:
         return NONE if value is None else format_time(value)
 
     return [
         f"{row['line']:,}",
-        _size(row["size_bytes"]),
+        format_size(row["size_bytes"]),
         time(row["time_s"]),
         _rate(row["algbw_bytes_per_s"]),
         _rate(row["busbw_bytes_per_s"]),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dscalc.report.fit_chart import BOTH, FITTED, MEASURED, chart, size_words
+from dscalc.report.fit_chart import BOTH, FITTED, MEASURED, chart
 from dscalc.report.screen import BAD, GOOD, QUIET, STRONG, Cell, Screen, Span
-from dscalc.units import format_flop_rate, format_rate, format_time
+from dscalc.units import format_flop_rate, format_rate, format_size, format_time
 
 if TYPE_CHECKING:
     from dscalc.answers.fit_profile import Profiled
@@ -49,13 +49,13 @@ def _fits(out: Screen, answer: Profiled, explain: bool) -> None:
         rows.append(
             (
                 fit["op"],
-                f"{fit['ranks']}",
-                f"{fit['nodes']}",
+                f"{fit['ranks']:,}",
+                f"{fit['nodes']:,}",
                 _within(format_time(latency), format_time(fit["latency_stderr_s"])) if latency else "not identified",
                 _within(format_rate(rate), f"{share:.1%}") if rate else "not identified",
                 f"{fit['median_error_fraction']:.1%}",
                 f"{len(fit['pieces'])}",
-                f"{size_words(fit['sizes_bytes'][0])} to {size_words(fit['sizes_bytes'][-1])}",
+                " to ".join(dict.fromkeys(format_size(fit["sizes_bytes"][end]) for end in (0, -1))),
             )
         )
     if not rows:
@@ -69,7 +69,7 @@ def _fits(out: Screen, answer: Profiled, explain: bool) -> None:
         out.say(f"{fit['op']} of {fit['ranks']} ranks: {fit['source']}, {fit['n']} times", QUIET, hang=2)
         for piece in fit["pieces"]:
             out.say(
-                f"  {size_words(piece['min_bytes'])} to {size_words(piece['max_bytes'])}: "
+                f"  {format_size(piece['min_bytes'])} to {format_size(piece['max_bytes'])}: "
                 f"{format_time(piece['latency_s'])} + size / {format_rate(piece['bandwidth_bytes_per_s'])}, "
                 f"{piece['points']} sizes, {piece['median_residual_fraction']:.1%} off in the median",
                 QUIET,

@@ -131,21 +131,87 @@ def test_a_gpu_that_nobody_knows_needs_a_name(here: Path, within: Within) -> Non
     assert within("fit", "odd.log", "--gpu", "H100", "--output", "odd.json")[0] == 0
 
 
+def _without(library: str, here: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """As on a machine without the optional extras: importing it fails."""
+    script = f"import sys; sys.modules['{library}'] = None; from dscalc.cli.main import run; run({['fit', *words]!r})"
+    return subprocess.run([sys.executable, "-c", script], cwd=here, capture_output=True, text=True, check=False)
+
+
+NO_SCIPY = "fits need scipy, which is not installed: pip install 'dscalc[fit]'"
+
+
 @pytest.mark.parametrize(
     ("library", "words", "message"),
     [
-        ("scipy", (), "fits need scipy, which is not installed: pip install 'dscalc[fit]'"),
+        ("scipy", ("--output", "new.json", "--cluster", "dgx-h100"), NO_SCIPY),
+        ("scipy", ("--compare",), NO_SCIPY),
+        ("scipy", ("--plot", "chart.svg"), NO_SCIPY),
         ("matplotlib", ("--plot", "chart.svg"), "needs matplotlib, which is not installed: pip install 'dscalc[plot]'"),
     ],
 )
 def test_a_library_that_is_not_there_is_named(here: Path, library: str, words: tuple[str, ...], message: str) -> None:
-    """As on a machine without the optional extras: importing it fails."""
-    script = f"import sys; sys.modules['{library}'] = None; from dscalc.cli.main import run; "
-    script += f"run({['fit', 'one.log', *words]!r})"
-    ran = subprocess.run([sys.executable, "-c", script], cwd=here, capture_output=True, text=True, check=False)
+    before = sorted(here.iterdir())
+    ran = _without(library, here, "one.log", *words)
     assert ran.returncode == 1
     assert message in ran.stderr
-    assert "Traceback" not in ran.stderr
+    assert len(ran.stderr.splitlines()) == 1
+    assert sorted(here.iterdir()) == before
+
+
+def test_logs_are_read_and_checked_without_scipy(here: Path) -> None:
+    ran = _without("scipy", here, "one.log", "--ranks", "64", "--rows", "--format", "json")
+    assert ran.returncode == 0, ran.stderr
+    answer = json.loads(ran.stdout)
+    (table,) = answer["result"]["logs"][0]["tables"]
+    assert (table["ranks"], len(table["rows"])) == (8, 31)
+    assert [check["name"] for check in table["checks"] if not check["ok"]] == ["stated", "ranks"]
+    assert answer["result"]["fits"] == []
+    assert [w["code"] for w in answer["warnings"]] == ["check_stated", "check_ranks", "no_fits"]
+    screen = _without("scipy", here, "one.log")
+    assert screen.returncode == 0
+    assert "! no fits: fits need scipy, which is not installed. Next: pip install 'dscalc[fit]'." in " ".join(
+        screen.stdout.split()
+    )
+
+
+def test_a_chart_is_not_drawn_where_the_profile_cannot_be_written(here: Path, within: Within) -> None:
+    (here / "mine.json").write_text("mine")
+    code, _, stderr = within("fit", "one.log", "--plot", "chart.svg", "--output", "mine.json", "--cluster", "dgx-h100")
+    assert (code, stderr) == (1, "Error: --output mine.json: exists; add --force to replace it\n")
+    assert not (here / "chart.svg").exists()
+
+
+def test_a_log_that_is_named_twice_counts_once(within: Within) -> None:
+    code, once, _ = within("fit", "one.log", "--format", "json")
+    assert code == 0
+    code, twice, _ = within("fit", "one.log", "one.log", "--format", "json")
+    assert code == 0
+    assert json.loads(twice)["result"] == json.loads(once)["result"]
+    assert [w["code"] for w in json.loads(twice)["warnings"]] == ["given_twice"]
+
+
+def test_a_log_of_an_unknown_gpu_is_not_quietly_part_of_another(here: Path, within: Within) -> None:
+    size = sizes()
+    (here / "odd.log").write_text(log_text("all_gather", 8, 1, size, 20e-6 + size / 270e9, gpu="Odd Accelerator 9"))
+    code, out, _ = within("fit", "one.log", "odd.log")
+    assert code == 0
+    assert "a log names Odd Accelerator 9 (no profile has it), but the profile is made for H100" in " ".join(
+        out.split()
+    )
+
+
+def test_runs_that_disagree_are_one_warning(here: Path, within: Within) -> None:
+    size = sizes(24, 33)
+    for name, rate in (("a", 40e9), ("b", 60e9), ("c", 90e9)):
+        (here / f"{name}.log").write_text(log_text("all_reduce", 16, 2, size, 60e-6 + size / rate))
+    code, out, _ = within("fit", "b.log", "a.log", "c.log", "--format", "json")
+    assert code == 0
+    (told,) = [w["message"] for w in json.loads(out)["warnings"] if w["code"] == "conflict"]
+    assert "a.log:" in told.split(" took ")[0]
+    assert "1.5" in told
+    assert "2.2" in told
+    assert "as long as b.log" in told
+    assert "as long as c.log" in told
 
 
 @pytest.mark.parametrize(
