@@ -8,12 +8,12 @@ from dscalc.answers.envelope import Warning
 from dscalc.calibrate.compare import Compared, Kernel
 from dscalc.calibrate.fit import Calibration, Fit
 from dscalc.calibrate.measurements import Read
-from dscalc.calibrate.profile import UNSAID
+from dscalc.calibrate.profile import UNSAID, impossible
 from dscalc.calibrate.series import LIKELY_NODE
 from dscalc.errors import DscalcError
 from dscalc.specs.hardware import ClusterSpec, GpuSpec
 from dscalc.specs.store import load_gpu
-from dscalc.units import format_rate, format_size
+from dscalc.units import format_flop_rate, format_rate, format_size
 
 MAKERS = ("NVIDIA ", "Tesla ", "AMD Instinct ", "AMD ")  # words that drivers put before a name
 MOST_RUNS = 3  # of one thing that a warning names
@@ -95,6 +95,18 @@ def other_gpu(found: Calibration, gpu: GpuSpec, profiles: Sequence[str]) -> Iter
             f"a log names {name} ({other}), but the profile is made for {gpu.id}",
             "leave out --gpu and --cluster, or fit the logs of one GPU alone",
         )
+
+
+def impossible_products(found: Calibration, gpu: GpuSpec) -> Iterator[Warning]:
+    """Rates that the GPU cannot have, which the profile leaves out."""
+    for gemm in found.gemms:
+        if gemm.large and impossible(gemm, gpu):
+            rate = format_flop_rate(gemm.reached_flop_per_s)
+            yield Warning(
+                "faster_than_peak",
+                f"{gemm.source}: {rate} in {gemm.dtype or UNSAID} is more than {gpu.id} has at best; left out",
+                "say which GPU it was with --gpu, or give a log that says its data type",
+            )
 
 
 def slow_links(beside: Sequence[Compared], usual: ClusterSpec) -> Iterator[Warning]:

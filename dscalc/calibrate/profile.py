@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dscalc.calibrate.fit import Calibration, Fit
+from dscalc.calibrate.fit_compute import Gemm
 from dscalc.calibrate.fit_line import Value
 from dscalc.calibrate.tier_rates import TierFit, tier_factors
 from dscalc.errors import InputError
 from dscalc.frozen import dataclass
+from dscalc.specs.calibrated import ABOVE_PEAK
 from dscalc.specs.hardware import DTYPES, ClusterSpec, GpuSpec
 from dscalc.specs.links import InterconnectSpec
 from dscalc.specs.measured import lower_curves
@@ -205,6 +207,13 @@ def _moved(fit: TierFit, before: float) -> dict[str, Any]:
     return fraction(value, fit.source, stderr=value * fit.stderr_fraction, n=fit.points) | note
 
 
+def impossible(gemm: Gemm, gpu: GpuSpec) -> bool:
+    """Products faster than the GPU is at best: the log is of another GPU, or of another data type."""
+    dtype = gemm.dtype or UNSAID
+    peak = gpu.peak.of(dtype) or gpu.peak.of({"bf16": "fp16", "fp16": "bf16"}.get(dtype, dtype))
+    return peak is not None and gemm.reached_flop_per_s > ABOVE_PEAK * peak.base
+
+
 def _sustained(found: Calibration, gpu: GpuSpec) -> dict[str, Any]:
     """What the GPU sustains, as a profile holds it."""
     own: dict[str, Any] = {}
@@ -213,7 +222,7 @@ def _sustained(found: Calibration, gpu: GpuSpec) -> dict[str, Any]:
         if not gemm.large:
             continue
         dtype = gemm.dtype or UNSAID
-        if dtype in DTYPES and dtype != "fp4":
+        if dtype in DTYPES and dtype != "fp4" and not impossible(gemm, gpu):
             rate = gemm.reached_flop_per_s
             stderr = gemm.stderr_flop_per_s / gemm.flop_per_s * rate
             rates[dtype] = quantity(rate, "FLOP/s", gemm.source, stderr=stderr, n=gemm.points)

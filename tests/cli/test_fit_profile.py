@@ -223,7 +223,10 @@ def test_runs_that_disagree_are_one_warning(here: Path, within: Within) -> None:
         ({"error_fractions": [5.0, 0.1]}, "not per cent"),
         ({"op": "gossip"}, "collectives.0.op"),
         ({"nodes": 99}, "nodes: 99 for 16 ranks"),
-        ({"size_unit": "GB/s"}, "expected a size"),
+        ({"size_unit": "GB/s"}, "bad.json: collectives.0: size_unit: 'GB/s' measures bandwidth; expected a size"),
+        ({"time_unit": "GB"}, "bad.json: collectives.0: time_unit: 'GB' measures bytes; expected a time"),
+        ({"times": [20.0, 21.0], "time_unit": "s"}, "times: 20 s for 1 bytes; look at time_unit"),
+        ({"sizes": [1.0, 2.0**30], "time_unit": "ns"}, "look at time_unit"),
     ],
 )
 def test_a_damaged_profile_is_one_line(here: Path, within: Within, change: dict[str, Any], message: str) -> None:
@@ -238,3 +241,69 @@ def test_a_damaged_profile_is_one_line(here: Path, within: Within, change: dict[
     assert code == 1
     assert message in stderr
     assert len(stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"matmul": {"bf16": {"value": 2400, "unit": "TFLOP/s"}}}, "sustained.matmul.bf16: 2.40 PFLOP/s is more than"),
+        ({"matmul": {"bf16": {"value": 600, "unit": "GB/s"}}}, "sustained.matmul.bf16: 'GB/s' measures bandwidth"),
+        ({"memory_fraction": {"value": 910, "unit": "%"}}, "memory_fraction: a copy reaches"),
+    ],
+)
+def test_rates_that_no_gpu_has_are_refused(here: Path, within: Within, change: dict[str, Any], message: str) -> None:
+    assert within("fit", "one.log", "two.log", "--cluster", "dgx-h100", "--output", "mine.json")[0] == 0
+    record = json.loads((here / "mine.json").read_text())
+    said = {name: {"kind": "fitted", "source": "x", **each} for name, each in change.items() if name != "matmul"}
+    said |= {"matmul": {k: {"kind": "fitted", "source": "x", **v} for k, v in change.get("matmul", {}).items()}}
+    (here / "mine.json").write_text(json.dumps({**record, "sustained": said}))
+    code, out, stderr = within("step", "--model", "llama-3-8b", "--gpus", "8", "--profile", "mine.json")
+    assert (code, out) == (1, "")
+    assert message in stderr
+    assert len(stderr.splitlines()) == 1
+
+
+def test_a_tier_reaches_no_more_than_its_bandwidth(here: Path, within: Within) -> None:
+    assert within("fit", "one.log", "two.log", "--cluster", "dgx-h100", "--output", "mine.json")[0] == 0
+    record = json.loads((here / "mine.json").read_text())
+    record["tiers"][1]["efficiency"]["value"] = 240
+    (here / "mine.json").write_text(json.dumps(record))
+    code, _, stderr = within("comm", "--model", "llama-3-8b", "--gpus", "16", "--profile", "mine.json")
+    assert code == 1
+    assert "efficiency: a tier reaches more than 0 and at most 100 %" in stderr
+
+
+def _products(rate: float) -> str:
+    shapes = [(n, n, n) for n in (4096, 6144, 8192, 12288)]
+    lines = []
+    for m, n, k in shapes:
+        lines.append(f"Elapsed time for {m}x{n}x{k}: {2 * m * n * k / rate / 1e12:.3f}")
+        lines += [f"Throughput (in TFLOP/s) for {m}x{n}x{k}: {rate:.3f}", "-" * 80]
+    return "\n".join(lines) + "\n"
+
+
+def test_a_profile_of_products_alone_predicts_one_node(here: Path, within: Within) -> None:
+    """The node's links are then those that ship with the GPU."""
+    (here / "mm.log").write_text(_products(250.0))
+    assert within("fit", "mm.log", "--gpu", "A100-SXM4-80GB", "--output", "mm.json")[0] == 0
+    given = ("step", "--model", "llama-3-8b", "--zero", "3", "--format", "json", "--profile", "mm.json", "--gpus")
+    code, out, stderr = within(*given, "8")
+    assert code == 0, stderr
+    assert json.loads(out)["inputs"]["hardware"]["cluster"] == "mm"
+    code, _, stderr = within(*given, "16")
+    assert code == 1
+    assert "add --interconnect" in stderr
+
+
+def test_products_faster_than_the_gpu_are_left_out(here: Path, within: Within) -> None:
+    (here / "mm.log").write_text(_products(700.0))
+    code, out, _ = within("fit", "mm.log", "--gpu", "A100-SXM4-80GB", "--output", "mm.json")
+    assert code == 0
+    assert "700 TFLOP/s in bf16 is more than A100-SXM4-80GB has at best; left out" in " ".join(out.split())
+    assert "matmul" not in json.loads((here / "mm.json").read_text()).get("sustained", {})
+
+
+def test_a_column_of_steps_that_stands_twice_is_refused(here: Path, within: Within) -> None:
+    (here / "steps.csv").write_text("model,micro_batch,micro-batch,step_time_s\nllama-3-8b,1,2,0.5\n")
+    code, _, stderr = within("fit", "one.log", "--cluster", "dgx-h100", "--step", "steps.csv")
+    assert (code, stderr) == (1, "Error: steps.csv:1: column 'micro_batch' stands twice; keep one\n")
