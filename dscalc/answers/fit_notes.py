@@ -49,17 +49,19 @@ def notes_of(
     for fit in found.fits:
         for text in fit.series.dropped:
             yield Warning("wrong_results", f"{fit.series.source}: left out, {text}", "repeat that run")
-        if text := _valley(fit):
-            yield Warning(
-                "not_monotone",
-                f"{fit.series.key.words}: {text}",
-                "repeat the run; a valley that stays is the library choosing badly",
-            )
+    valleys = sorted((_valley(fit) for fit in found.fits), key=lambda valley: -valley[0])
+    if valleys and valleys[0][0] > JUMP:
+        others = sum(drop > JUMP for drop, _ in valleys[1:])
+        more = f"; {others} more fall too, by less" if others else ""
+        yield Warning(
+            "not_monotone", valleys[0][1] + more, "repeat the run; a valley that stays is the library choosing badly"
+        )
+    small = ", ".join(gemm.source for gemm in found.gemms if not gemm.large)
+    if small:
+        text = f"{small}: no product is as large as 4,096 cubed; what large ones reach stays as it ships"
+        yield Warning("products_too_small", text, "measure products of the sizes of your layers")
     for gemm in found.gemms:
-        if not gemm.large:
-            text = f"{gemm.source}: no product is as large as 4,096 cubed; what large ones reach stays as it ships"
-            yield Warning("products_too_small", text, "measure products of the sizes of your layers")
-        elif not gemm.dtype:
+        if gemm.large and not gemm.dtype:
             text = f"{gemm.source} does not say what it multiplied; taken as {UNSAID}"
             yield Warning("dtype_assumed", text, "leave the log out if it was another type")
     unsaid = [t for file in read for t in file.tables if t.nodes is None and t.ranks is not None and t.ranks > 1]
@@ -73,15 +75,13 @@ def notes_of(
         )
 
 
-def _valley(fit: Fit) -> str:
-    """Where bus bandwidth falls between neighbours by more than noise does; empty: nowhere."""
+def _valley(fit: Fit) -> tuple[float, str]:
+    """By how much bus bandwidth falls from a size to the next at most, and where."""
     size, seconds = fit.series.size_bytes, fit.series.time_s
     rate = size / seconds
-    drops = [(1.0 - b / a, s) for a, b, s in zip(rate, rate[1:], size[1:], strict=False) if b < (1.0 - JUMP) * a]
-    if not drops:
-        return ""
-    worst, where = max(drops)
-    return f"bus bandwidth falls by {worst:.0%} at {format_size(where)}"
+    drops = [(1.0 - b / a, s) for a, b, s in zip(rate, rate[1:], size[1:], strict=False)]
+    worst, where = max(drops, default=(0.0, 0.0))
+    return worst, f"{fit.series.key.words}: bus bandwidth falls by {worst:.0%} at {format_size(where)}"
 
 
 def other_gpu(found: Calibration, gpu: GpuSpec, profiles: Sequence[str]) -> Iterator[Warning]:

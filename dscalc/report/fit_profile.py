@@ -99,8 +99,10 @@ def sustained(out: Screen, answer: Profiled) -> None:
                 (what, _within(format_flop_rate(each["flop_per_s"]), f"{share:.1%}"), f"{each['points']}", ramp)
             )
             for part in each["classes"]:
-                span = f"  of {part['least_flop']:.0e} to {part['most_flop']:.0e} FLOP"
-                spread = f"{format_flop_rate(part['low_flop_per_s'])} to {format_flop_rate(part['high_flop_per_s'])}"
+                ends = dict.fromkeys(f"{part[end]:.0e}" for end in ("least_flop", "most_flop"))
+                span = f"  of {' to '.join(ends)} FLOP"
+                rates = (format_flop_rate(part[end]) for end in ("low_flop_per_s", "high_flop_per_s"))
+                spread = " to ".join(dict.fromkeys(rates))
                 rows.append((span, format_flop_rate(part["median_flop_per_s"]), f"{part['points']}", spread))
         elif each["kind"] == "memory_copy":
             share = each["bytes_per_s_stderr"] / each["bytes_per_s"]

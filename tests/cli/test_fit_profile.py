@@ -307,3 +307,24 @@ def test_a_column_of_steps_that_stands_twice_is_refused(here: Path, within: With
     (here / "steps.csv").write_text("model,micro_batch,micro-batch,step_time_s\nllama-3-8b,1,2,0.5\n")
     code, _, stderr = within("fit", "one.log", "--cluster", "dgx-h100", "--step", "steps.csv")
     assert (code, stderr) == (1, "Error: steps.csv:1: column 'micro_batch' stands twice; keep one\n")
+
+
+def test_valleys_are_one_warning(here: Path, within: Within) -> None:
+    size = sizes(20, 33)
+    for op, fall in (("all_gather", 3.0), ("all_reduce", 2.0)):
+        times = 60e-6 + size / 50e9
+        times[4:] *= fall
+        (here / f"{op}.log").write_text(log_text(op, 16, 2, size, times))
+    code, out, _ = within("fit", "one.log", "all_gather.log", "all_reduce.log", "--format", "json")
+    assert code == 0
+    (told,) = [w["message"] for w in json.loads(out)["warnings"] if w["code"] == "not_monotone"]
+    assert told.startswith("all-gather of 16 ranks on 2 nodes: bus bandwidth falls by ")
+    assert told.endswith(" at 16 MiB; 1 more fall too, by less")
+
+
+def test_help_lists_a_commands_own_options_first(within: Within) -> None:
+    code, out, _ = within("fit", "--help")
+    assert code == 0
+    own, rest = out.split("\nHardware:\n")
+    assert "--rows" in own.split("\nThis command:\n")[1]
+    assert "--help" in rest.split("\nHelp:\n")[1]
