@@ -8,7 +8,7 @@ from dscalc.answers.envelope import Warning
 from dscalc.calibrate.compare import Compared, Kernel
 from dscalc.calibrate.fit import Calibration, Fit
 from dscalc.calibrate.measurements import Read
-from dscalc.calibrate.profile import UNSAID, impossible
+from dscalc.calibrate.profile import UNSAID, Base, impossible
 from dscalc.calibrate.series import LIKELY_NODE
 from dscalc.errors import DscalcError
 from dscalc.specs.hardware import ClusterSpec, GpuSpec
@@ -84,7 +84,7 @@ def _valley(fit: Fit) -> tuple[float, str]:
     return worst, f"{fit.series.key.words}: bus bandwidth falls by {worst:.0%} at {format_size(where)}"
 
 
-def other_gpu(found: Calibration, gpu: GpuSpec, profiles: Sequence[str]) -> Iterator[Warning]:
+def _other_gpu(found: Calibration, gpu: GpuSpec, profiles: Sequence[str]) -> Iterator[Warning]:
     """Logs of a GPU that the profile is not made for, where some log names one that has a profile."""
     known = {name: known_gpu(name, profiles) for name in found.gpus}
     strange = [name for name, named in known.items() if named is None] if any(known.values()) else []
@@ -97,7 +97,27 @@ def other_gpu(found: Calibration, gpu: GpuSpec, profiles: Sequence[str]) -> Iter
         )
 
 
-def impossible_products(found: Calibration, gpu: GpuSpec) -> Iterator[Warning]:
+def notes_of_hardware(found: Calibration, base: Base, profiles: Sequence[str]) -> Iterator[Warning]:
+    """Where logs do not go with the hardware that the profile is made for."""
+    yield from _other_gpu(found, base.gpu, profiles)
+    yield from _impossible_products(found, base.gpu)
+    if base.cluster is None and base.interconnect is None:
+        yield from _rate_of_two_nodes(found)
+
+
+def _rate_of_two_nodes(found: Calibration) -> Iterator[Warning]:
+    """Where the rate between nodes comes from all-reduces over two nodes alone, which trees send in two ways."""
+    across = [fit.series for fit in found.fits if fit.series.key.nodes > 1]
+    if across and all(series.key.op == "all-reduce" and series.key.nodes == 2 for series in across):
+        yield Warning(
+            "rate_of_two_nodes",
+            "the rate between nodes comes from all-reduces over two nodes, where a tree sends half of what a ring "
+            "does; taken as a tree's, so links may be up to twice as fast",
+            "name the network with --interconnect or --cluster, or fit an all-gather or three nodes and more",
+        )
+
+
+def _impossible_products(found: Calibration, gpu: GpuSpec) -> Iterator[Warning]:
     """Rates that the GPU cannot have, which the profile leaves out."""
     for gemm in found.gemms:
         if gemm.large and impossible(gemm, gpu):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dscalc.answers.envelope import Assumption, Warning
-from dscalc.answers.fit_notes import impossible_products, known_gpu, notes_of, other_gpu, slow_kernels, slow_links
+from dscalc.answers.fit_notes import known_gpu, notes_of, notes_of_hardware, slow_kernels, slow_links
 from dscalc.answers.fit_steps import StepFactors, fit_step_file
 from dscalc.calibrate.compare import Compared, Kernel, compare, compare_gpu
 from dscalc.calibrate.fit import Calibration, Fit, fit_logs
@@ -170,7 +170,7 @@ def profiled(
     assumptions: list[Assumption] = []
     if gpu is not None:
         base, assumptions = _base(given, gpu, cluster, found, profiles)
-        warnings += [*other_gpu(found, gpu, profiles), *impossible_products(found, gpu)]
+        warnings += notes_of_hardware(found, base, profiles)
     elif needed:
         names = ", ".join(found.gpus)
         seen = f"the logs name {names}, which no profile has" if names else "no log names its GPU"

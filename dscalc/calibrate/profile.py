@@ -10,6 +10,7 @@ from typing import Any
 from dscalc.calibrate.fit import Calibration, Fit
 from dscalc.calibrate.fit_compute import Gemm
 from dscalc.calibrate.fit_line import Value
+from dscalc.calibrate.series import Series
 from dscalc.calibrate.tier_rates import TierFit, tier_factors
 from dscalc.errors import InputError
 from dscalc.frozen import dataclass
@@ -126,16 +127,25 @@ def _first_tiers(base: Base, fits: Sequence[Fit]) -> list[dict[str, Any]]:
         kind = base.interconnect.bandwidth.kind if base.nics_per_node else "assumed"
         tiers.append({"name": "network", "interconnect": named, "bandwidth": quantity(rate, "B/s", why, kind=kind)})
         return tiers
-    rate, source = max((float(s.size_bytes[-1] / s.time_s[-1]) * s.key.nodes / s.key.ranks, s.source) for s in across)
-    tiers.append(
-        {
-            "name": "network",
-            "interconnect": format_rate(rate).replace(" ", ""),
-            "bandwidth": quantity(rate, "B/s", f"largest message of {source}"),
-            "efficiency": fraction(WHOLE, "the bandwidth is what was measured"),
-        }
-    )
+    rate, source = max((_least_rate(series), series.source) for series in across)
+    tiers.append({"name": "network", **_measured_rate(rate, f"largest message of {source}")})
     return tiers
+
+
+def _least_rate(series: Series) -> float:
+    """What one GPU sends between nodes at the largest message, by the way that sends least [bytes/s]."""
+    nodes = series.key.nodes
+    more = 2.0 * (nodes - 1) / nodes if series.key.op == "all-reduce" and nodes > 2 else 1.0  # of two, trees send half
+    return more * float(series.size_bytes[-1] / series.time_s[-1]) * nodes / series.key.ranks
+
+
+def _measured_rate(rate: float, source: str) -> dict[str, Any]:
+    """A tier whose bandwidth is what was measured, and so all of it is reached."""
+    return {
+        "interconnect": format_rate(rate).replace(" ", ""),
+        "bandwidth": quantity(rate, "B/s", source),
+        "efficiency": fraction(WHOLE, "the bandwidth is what was measured"),
+    }
 
 
 def cluster_record(
@@ -174,7 +184,7 @@ def cluster_record(
         record["sustained"] = own
     try:
         if record.get("tiers"):
-            _set_rates(record, found.fits)
+            _set_rates(record, found.fits, described=base.cluster is not None or base.interconnect is not None)
         ClusterSpec.model_validate(record)
     except ValueError as error:  # a log that claims the impossible
         reason = str(error).splitlines()
@@ -182,8 +192,8 @@ def cluster_record(
     return record
 
 
-def _set_rates(record: dict[str, Any], fits: Sequence[Fit]) -> None:
-    """Write into the tiers what they reach."""
+def _set_rates(record: dict[str, Any], fits: Sequence[Fit], *, described: bool) -> None:
+    """Write into the tiers what they reach; of a network that nobody described, the bandwidth itself."""
     spec = ClusterSpec.model_validate(record)
     network = lower_network(spec).network
     curves = [lower_curves([curve], network.tiers, spec.gpus_in_node)[0] for curve in spec.collectives]
@@ -194,6 +204,10 @@ def _set_rates(record: dict[str, Any], fits: Sequence[Fit]) -> None:
         if level < 0:
             continue
         tier, lowered = record["tiers"][level], network.tiers[each.level]
+        if level == len(record["tiers"]) - 1 and not described:
+            tier |= _measured_rate(each.factor * tier["bandwidth"]["value"], each.source)
+            tier["efficiency"] |= {"stderr": _round(PERCENT * each.stderr_fraction), "n": each.points}
+            continue
         tier["efficiency"] = _moved(each, float(lowered.efficiency[0]))
         # a reduction that somebody must ask for was not what these logs measured
         if "reduction" in tier and each.reduces and tier["reduction"].get("by_itself", True):
