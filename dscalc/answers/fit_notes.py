@@ -44,7 +44,15 @@ def notes_of(
             f"{key.words}: {ours[-1].kept} took {slower}{more}; the slowest is kept, nothing is averaged",
             "find out what differs (plugin, nodes, settings), and fit the logs of one configuration",
         )
+    doubtful = {  # whose check says why
+        f"{t.file}:{t.first_line}-{t.last_line}"
+        for file in read
+        for t in file.tables
+        if any(check.name == "ranks" and not check.ok for check in t.checks)
+    }
     for table, reason in found.refused:
+        if table in doubtful:
+            continue
         yield Warning("not_fitted", f"{table}: not fitted, {reason}", "see the checks of that log")
     for fit in found.fits:
         for text in fit.series.dropped:

@@ -328,3 +328,21 @@ def test_help_lists_a_commands_own_options_first(within: Within) -> None:
     own, rest = out.split("\nHardware:\n")
     assert "--rows" in own.split("\nThis command:\n")[1]
     assert "--help" in rest.split("\nHelp:\n")[1]
+
+
+def test_markdown_holds_fits_and_comparison(within: Within) -> None:
+    code, out, _ = within("fit", "one.log", "two.log", "--cluster", "dgx-h100", "--compare", "--format", "markdown")
+    assert code == 0
+    blocks = [block.splitlines() for block in out.split("\n\n") if block.startswith("|")]
+    assert [len(block) - 2 for block in blocks] == [2, 2, 2]  # tables, fits, comparison: a row for each log
+    assert blocks[1][0].startswith("| fit ")
+    assert blocks[2][0].startswith("| beside dgx-h100 ")
+    assert len({line.count(" | ") for line in blocks[1]}) == 1
+
+
+def test_ranks_that_nobody_says_are_one_warning(here: Path, within: Within) -> None:
+    rows = "\n".join(f"{size},{size / 2e4:.3f}" for size in (2**20, 2**22, 2**24, 2**26, 2**28, 2**30))
+    (here / "table.csv").write_text(f"size [B],time [us]\n{rows}\n")
+    code, out, _ = within("fit", "table.csv", "--op", "all_reduce", "--format", "json")
+    assert code == 0
+    assert [w["code"] for w in json.loads(out)["warnings"]] == ["check_ranks"]
