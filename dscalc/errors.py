@@ -25,6 +25,10 @@ class InputError(DscalcError):
     """Options that are out of range or contradict each other."""
 
 
+class MissingLibraryError(InputError):
+    """An optional library that is not installed; says how to install it."""
+
+
 class ConfigError(DscalcError):
     """A model configuration file that cannot be read or counted."""
 

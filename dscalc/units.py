@@ -371,6 +371,21 @@ def format_bytes(size_bytes: float, *, binary: bool = False) -> str:
     return _scaled(size_bytes, _BINARY_BYTES if binary else _DECIMAL_BYTES)
 
 
+def format_size(size_bytes: float) -> str:
+    """Write the size of a message in binary units, without a fraction where it is whole.
+
+    Args:
+        size_bytes: size [bytes].
+
+    Returns:
+        Text such as ``64 KiB``.
+
+    >>> format_size(65536), format_size(8), format_size(1.5 * 2**20)
+    ('64 KiB', '8 B', '1.50 MiB')
+    """
+    return re.sub(r"\.0+ ", " ", format_bytes(size_bytes, binary=True))
+
+
 def format_count(count: float) -> str:
     """Write a count with three significant digits; below a thousand whole numbers stay whole.
 

@@ -61,7 +61,7 @@ def network_of(given: Mapping[str, Any], case: Case) -> Lowered:
             where="--gpus-per-node",
         )
     named = load_interconnect(given["interconnect"], profiles).spec if "interconnect" in given else None
-    known = cluster is not None and (cluster.tiers or cluster.scaleout_bytes_per_s or not cluster.collectives)
+    known = cluster is not None and (cluster.tiers or cluster.scaleout_bytes_per_s)
     if cluster is not None and known and named is None and _as_it_is(given, cluster):
         return lower_network(cluster, profiles)
     if gpu is None:

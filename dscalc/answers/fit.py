@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -34,10 +35,20 @@ NEXT_STEPS = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FitAnswer:
-    """What the logs hold. ``left_out``: files without a usable row, with the reason."""
+    """What the logs hold.
+
+    Attributes:
+        logs: what was read of each.
+        left_out: files without a usable row, with the reason.
+        twice: files that were named more than once.
+        stated: what the user says of the logs.
+        with_rows: every row was asked for.
+        profiled: fits and the profile made of them.
+    """
 
     logs: tuple[Read, ...]
     left_out: tuple[tuple[str, str], ...]
+    twice: tuple[str, ...]
     stated: Stated
     with_rows: bool
     profiled: Profiled
@@ -48,10 +59,14 @@ class FitAnswer:
             Warning("no_usable_row", f"{file}: {reason}", "leave it out, or give the log of a run that measured")
             for file, reason in self.left_out
         ]
+        told += [
+            Warning("given_twice", f"{file} is named more than once; it counts once", "name another, if one was meant")
+            for file in self.twice
+        ]
         for log in self.logs:
             for table in log.tables:
                 told += [_warning(log, table, check) for check in table.checks if not check.ok]
-        return [*told, *self.profiled.warnings]
+        return list(dict.fromkeys([*told, *self.profiled.warnings]))
 
     def tables(self) -> list[dict[str, Any]]:
         """Every table of every log as one row, base units."""
@@ -233,13 +248,14 @@ def fit(
     stated = Stated(_op(op), _count(ranks, "--ranks"), _count(nodes, "--nodes"))
     logs: list[Read] = []
     left_out: list[tuple[str, str]] = []
-    for file in files:
+    counts = Counter(os.fspath(file) for file in files)
+    for file in counts:
         try:
             logs.append(read_log(file, stated))
         except InputError as error:
-            if len(files) == 1:
+            if len(counts) == 1:
                 raise
-            left_out.append((str(error.where or os.fspath(file)), error.message))
+            left_out.append((str(error.where or file), error.message))
     if not logs:
         listed = "; ".join(f"{file}: {reason}" for file, reason in left_out[:3])
         more = f"; and {len(left_out) - 3} more" if len(left_out) > 3 else ""
@@ -251,7 +267,8 @@ def fit(
         step_file=None if step is None else os.fspath(step),
         output=None if output is None else os.fspath(output),
     )
-    return FitAnswer(tuple(logs), tuple(left_out), stated, rows, found)
+    twice = tuple(file for file, count in counts.items() if count > 1)
+    return FitAnswer(tuple(logs), tuple(left_out), twice, stated, rows, found)
 
 
 def _op(op: str | None) -> str:

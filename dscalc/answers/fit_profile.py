@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dscalc.answers.envelope import Assumption, Warning
-from dscalc.answers.fit_notes import known_gpu, notes_of, other_gpu, slow_kernels, slow_links
+from dscalc.answers.fit_notes import known_gpu, notes_of, notes_of_hardware, slow_kernels, slow_links
 from dscalc.answers.fit_steps import StepFactors, fit_step_file
 from dscalc.calibrate.compare import Compared, Kernel, compare, compare_gpu
 from dscalc.calibrate.fit import Calibration, Fit, fit_logs
@@ -19,7 +19,7 @@ from dscalc.calibrate.measurements import Read
 from dscalc.calibrate.profile import Base, cluster_record, profile_text
 from dscalc.calibrate.series import LIKELY_NODE
 from dscalc.cost.measured import bus_volume
-from dscalc.errors import DscalcError, InputError
+from dscalc.errors import DscalcError, InputError, MissingLibraryError
 from dscalc.frozen import dataclass
 from dscalc.specs.hardware import ClusterSpec, GpuSpec
 from dscalc.specs.network import load_interconnect, lower_network
@@ -70,6 +70,7 @@ class Profiled:
     steps: StepFactors | None
     assumptions: tuple[Assumption, ...]
     warnings: tuple[Warning, ...]
+    unfitted: MissingLibraryError | None = None
 
     @property
     def text(self) -> str:
@@ -90,6 +91,16 @@ class Profiled:
     def charts(self) -> list[Drawn]:
         """Measured against fitted, one chart a fit with two sizes or more."""
         return [_drawn(fit) for fit in self.found.fits if len(fit.series.size_bytes) > 1]
+
+    def drawn(self) -> list[Drawn]:
+        """The charts, for a file that cannot do without.
+
+        Raises:
+            MissingLibraryError: there are none because scipy is not installed.
+        """
+        if self.unfitted is not None:
+            raise self.unfitted
+        return self.charts
 
     def to_json(self) -> dict[str, Any]:
         """The keys that fits add to the result."""
@@ -134,17 +145,24 @@ def profiled(
         The fits and the profile.
 
     Raises:
-        InputError: options that contradict each other, a GPU that nobody knows, or scipy is not installed.
+        InputError: options that contradict each other, or a GPU that nobody knows.
+        MissingLibraryError: something else than the fits is asked for, and scipy is not installed.
     """
     profiles = (given["profile"],) if "profile" in given else ()
     cluster, own = _started_from(given, profiles)
     stated = given.get("gpus_per_node") or (cluster.gpus_in_node if cluster else None)
-    found = fit_logs(read, nodes, stated)
+    needed = bool(output or comparing or step_file)
+    try:
+        found = fit_logs(read, nodes, stated)
+    except MissingLibraryError as error:
+        if needed:
+            raise
+        return _unfitted(error)  # what was read, and its checks, need no fit
     warnings = list(notes_of(found, read, nodes, stated))
     try:
         gpu = own or _gpu(given, cluster, found, profiles)
     except SeveralGpusError as error:
-        if output or comparing or step_file:
+        if needed:
             raise
         gpu, found = None, fit_logs((), nodes, stated)  # runs of different hardware are no repetitions of one another
         warnings = [Warning("several_gpus", f"no fits: {error.message}", "give the logs of one at a time")]
@@ -152,8 +170,8 @@ def profiled(
     assumptions: list[Assumption] = []
     if gpu is not None:
         base, assumptions = _base(given, gpu, cluster, found, profiles)
-        warnings += other_gpu(found, gpu, profiles)
-    elif output or comparing or step_file:
+        warnings += notes_of_hardware(found, base, profiles)
+    elif needed:
         names = ", ".join(found.gpus)
         seen = f"the logs name {names}, which no profile has" if names else "no log names its GPU"
         raise InputError(f"{seen}; add --gpu H100-SXM5-80GB or --cluster ID", where="--gpu")
@@ -186,6 +204,25 @@ def profiled(
         steps=steps,
         assumptions=tuple(assumptions),
         warnings=tuple(warnings),
+    )
+
+
+def _unfitted(error: MissingLibraryError) -> Profiled:
+    """The answer without the library that fits."""
+    missing, how = error.message.split(": ", 1)
+    return Profiled(
+        found=fit_logs(()),
+        base=None,
+        record=None,
+        profile_path=None,
+        compared=(),
+        kernels=(),
+        compared_with="",
+        effect=None,
+        steps=None,
+        assumptions=(),
+        warnings=(Warning("no_fits", f"no fits: {missing}", how),),
+        unfitted=error,
     )
 
 

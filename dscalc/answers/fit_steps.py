@@ -200,7 +200,10 @@ def _read(path: str) -> list[tuple[int, dict[str, str]]]:
         raise InputError(f"is not CSV: {error}", where=path) from None
     if not any(name in header for name in MEASURED):
         raise InputError("has no column step_time_s; name one column so, in seconds", where=f"{path}:1")
-    for name in header:
+    words = [canonical(name) for name in header]
+    for name, word in zip(header, words, strict=True):
+        if words.count(word) > 1:
+            raise InputError(f"column {name!r} stands twice; keep one", where=f"{path}:1")
         if name not in MEASURED:
             _known(name, path)
     if not rows or len(rows) > MAX_ROWS:
@@ -217,5 +220,5 @@ def _known(name: str, path: str) -> None:
     """Refuse a column that is no word of ``dscalc step``."""
     word = canonical(name)
     if word not in OPTIONS and word not in CONSTANTS:
-        near = nearest(word, [*OPTIONS, *MEASURED])
+        near = nearest(word, [*OPTIONS, *MEASURED]) or "; columns are options of dscalc step, e.g. model,gpus,tp,zero"
         raise InputError(f"no column {name!r} is known{near}", where=f"{path}:1")

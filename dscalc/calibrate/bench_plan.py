@@ -13,7 +13,7 @@ from math import log
 from typing import Any, NamedTuple
 
 from dscalc.calibrate.rows import OPS
-from dscalc.units import GIB, KIB, MIB
+from dscalc.units import GIB, MIB, format_size
 
 
 class Calls(NamedTuple):
@@ -91,14 +91,14 @@ class Item(NamedTuple):
     def words(self) -> str:
         """The item as a person would say it."""
         if self.kind == "collective":
-            return f"{self.op} of {size_words(self.size_bytes)}, {SCOPE_WORDS[self.scope]}"
+            return f"{self.op} of {format_size(self.size_bytes)}, {SCOPE_WORDS[self.scope]}"
         if self.kind == "gemm":
             return f"{self.dtype} product {self.m} x {self.n} x {self.k}"
         if self.kind == "overlap":
             return f"{self.op} beside a product"
         if self.kind == "pair":
-            return f"{size_words(self.size_bytes)} between pairs of nodes"
-        return "memory copy of " + size_words(self.size_bytes) if self.kind == "memory_copy" else "kernel launch"
+            return f"{format_size(self.size_bytes)} between pairs of nodes"
+        return "memory copy of " + format_size(self.size_bytes) if self.kind == "memory_copy" else "kernel launch"
 
 
 SCOPE_WORDS: Mapping[str, str] = {
@@ -108,18 +108,6 @@ SCOPE_WORDS: Mapping[str, str] = {
     "all": "all ranks",
     "one_a_node_each": "one group for each rank of a node, all at once",
 }
-
-
-def size_words(size_bytes: int) -> str:
-    """A size in binary units, exact where it is a power of two.
-
-    >>> size_words(65536), size_words(8), size_words(12_582_912)
-    ('64 KiB', '8 B', '12 MiB')
-    """
-    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
-        if size_bytes >= unit:
-            return f"{size_bytes / unit:.4g} {name}"
-    return f"{size_bytes} B"
 
 
 # ------------------------------------------------------------------------------------------------------------- groups

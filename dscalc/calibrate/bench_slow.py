@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dscalc.calibrate.bench_plan import PAIR_SMALL, size_words
+from dscalc.calibrate.bench_plan import PAIR_SMALL
 from dscalc.records import Array
+from dscalc.units import format_size
 
 SPREADS = 4.0  # standard deviations
 NORMAL = 1.4826  # standard deviation of a normal distribution over its median absolute deviation
@@ -92,7 +93,7 @@ def slow_links(rows: Iterable[Mapping[str, Any]], hosts: Sequence[str]) -> list[
     best[met] = np.nanmin(times[met], axis=1)
     usual = float(np.nanmedian(best))
     slow_nodes = outliers(best)
-    evidence = f"{size_words(largest)} to each of its partners"
+    evidence = f"{format_size(largest)} to each of its partners"
     found = [Slow("node", None, (n,), (hosts[n],), float(best[n] / usual - 1.0), evidence) for n in slow_nodes]
     healthy = np.array([n not in slow_nodes for n in range(len(hosts))])
     upper = np.where(np.triu(np.outer(healthy, healthy), 1), times, np.nan)
@@ -102,7 +103,7 @@ def slow_links(rows: Iterable[Mapping[str, Any]], hosts: Sequence[str]) -> list[
     middle = float(np.nanmedian(flat))
     for index in outliers(flat):
         a, b = divmod(index, len(hosts))
-        words = f"{size_words(largest)} between these two, both of which are quick with others"
+        words = f"{format_size(largest)} between these two, both of which are quick with others"
         found.append(Slow("link", None, (a, b), (hosts[a], hosts[b]), float(flat[index] / middle - 1.0), words))
     return sorted(found, key=lambda slow: -slow.by_fraction)
 

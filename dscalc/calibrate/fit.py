@@ -55,7 +55,7 @@ def fit_logs(read: Sequence[Read], nodes: int | None = None, gpus_per_node: int 
         The fits.
 
     Raises:
-        InputError: scipy is not installed.
+        MissingLibraryError: scipy is not installed.
     """
     usable: list[Series] = []
     refused: list[tuple[str, str]] = []

@@ -103,7 +103,7 @@ def fit_compute(found: Iterable[Compute]) -> tuple[tuple[Gemm, ...], tuple[Memor
         Products, copies and launches.
 
     Raises:
-        InputError: scipy is not installed.
+        MissingLibraryError: scipy is not installed.
     """
     groups: dict[tuple[str, str, str], list[Compute]] = {}
     for each in found:

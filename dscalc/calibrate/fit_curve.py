@@ -9,8 +9,9 @@ from dscalc.specs.measured import WIDEST_ERROR
 
 LEAST_SIZES = 5  # that tell of a spread
 UNKNOWN = 0.15  # half-width where a table has fewer
-BAR = 1.4  # half-width over the blended spread, set on public logs: docs/explanation/calibration.md
-OWN, BESIDE = 0.5, 0.1  # shares of a size itself and of its neighbours in the blend, the rest is the table's median
+# half-widths, set on public logs (docs/explanation/calibration.md):
+TYPICAL = 1.35  # over the median distance in the table, where nothing bends
+BENT = 0.54  # over the distance of a size itself and the mean of those of its neighbours, where a protocol changes
 LEAST = 0.002  # no clock is better
 
 
@@ -51,5 +52,5 @@ def error_bars(size_bytes: Array, time_s: Array, noise: Array | None = None) -> 
     off[0], off[-1] = off[1], off[-2]  # the ends have one neighbour: as the sizes beside them
     padded = np.pad(off, 1, mode="edge")
     beside = 0.5 * (padded[:-2] + padded[2:])
-    blend = OWN * off + BESIDE * beside + (1.0 - OWN - BESIDE) * float(np.median(off[1:-1]))
-    return np.asarray(np.clip(BAR * blend, floor, WIDEST_ERROR))
+    width = np.maximum(TYPICAL * float(np.median(off[1:-1])), BENT * (off + beside))
+    return np.asarray(np.clip(width, floor, WIDEST_ERROR))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dscalc.errors import InputError
+from dscalc.errors import MissingLibraryError
 from dscalc.frozen import dataclass
 from dscalc.records import Array
 from dscalc.specs.measured import NORMAL_80
@@ -79,7 +79,7 @@ def require_scipy() -> tuple[Any, Any]:
         from scipy import stats
         from scipy.optimize import least_squares
     except ImportError:
-        raise InputError(
+        raise MissingLibraryError(
             "fits need scipy, which is not installed: pip install 'dscalc[fit]'", where="dscalc fit"
         ) from None
     return least_squares, stats
@@ -102,7 +102,7 @@ def huber_line(size_bytes: Array, time_s: Array) -> Line:
         The line.
 
     Raises:
-        InputError: scipy is not installed.
+        MissingLibraryError: scipy is not installed.
     """
     least_squares, _ = require_scipy()
     latency, per_byte = (float(x[0]) for x in _lines(size_bytes, time_s, np.ones((1, len(time_s)), dtype=bool)))
@@ -226,7 +226,7 @@ def fit_bandwidth(size_bytes: Array, time_s: Array) -> Value | None:
         The rate [bytes/s]; None where fewer than five sizes of 16 MiB or more were measured.
 
     Raises:
-        InputError: scipy is not installed.
+        MissingLibraryError: scipy is not installed.
     """
     large = size_bytes >= LARGE_BYTES
     if large.sum() < LEAST_LARGE:
@@ -247,7 +247,7 @@ def fit_latency(size_bytes: Array, time_s: Array, bandwidth_bytes_per_s: float =
         The time [s]; None where fewer than two sizes of 4 KiB or less were measured.
 
     Raises:
-        InputError: scipy is not installed.
+        MissingLibraryError: scipy is not installed.
     """
     small = size_bytes <= SMALL_BYTES
     count = int(small.sum())
@@ -270,7 +270,7 @@ def fit_lines(size_bytes: Array, time_s: Array) -> Lines:
         The lines.
 
     Raises:
-        InputError: scipy is not installed.
+        MissingLibraryError: scipy is not installed.
     """
     bandwidth = fit_bandwidth(size_bytes, time_s)
     latency = fit_latency(size_bytes, time_s, bandwidth.value if bandwidth is not None else np.inf)

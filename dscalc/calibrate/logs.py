@@ -96,4 +96,6 @@ def _why(log: Log, found: Sequence[Read]) -> str:
     if log.text[:200].lstrip().lower().startswith(("<!doctype", "<html")):
         return "no usable row: this is a web page; give the text of the log itself"
     known = ", ".join(form.name for form in FORMATS)
-    return f"no usable row in {log.text.count(chr(10)) + 1:,} lines: no reader knows the format (there are {known})"
+    count = log.text.count("\n") + 1
+    lines = "1 line" if count == 1 else f"{count:,} lines"
+    return f"no usable row in {lines}: no reader knows the format (there are {known})"

@@ -8,10 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dscalc.calibrate.fit import Calibration, Fit
+from dscalc.calibrate.fit_compute import Gemm
 from dscalc.calibrate.fit_line import Value
+from dscalc.calibrate.series import Series
 from dscalc.calibrate.tier_rates import TierFit, tier_factors
 from dscalc.errors import InputError
 from dscalc.frozen import dataclass
+from dscalc.specs.calibrated import ABOVE_PEAK
 from dscalc.specs.hardware import DTYPES, ClusterSpec, GpuSpec
 from dscalc.specs.links import InterconnectSpec
 from dscalc.specs.measured import lower_curves
@@ -124,16 +127,25 @@ def _first_tiers(base: Base, fits: Sequence[Fit]) -> list[dict[str, Any]]:
         kind = base.interconnect.bandwidth.kind if base.nics_per_node else "assumed"
         tiers.append({"name": "network", "interconnect": named, "bandwidth": quantity(rate, "B/s", why, kind=kind)})
         return tiers
-    rate, source = max((float(s.size_bytes[-1] / s.time_s[-1]) * s.key.nodes / s.key.ranks, s.source) for s in across)
-    tiers.append(
-        {
-            "name": "network",
-            "interconnect": format_rate(rate).replace(" ", ""),
-            "bandwidth": quantity(rate, "B/s", f"largest message of {source}"),
-            "efficiency": fraction(WHOLE, "the bandwidth is what was measured"),
-        }
-    )
+    rate, source = max((_least_rate(series), series.source) for series in across)
+    tiers.append({"name": "network", **_measured_rate(rate, f"largest message of {source}")})
     return tiers
+
+
+def _least_rate(series: Series) -> float:
+    """What one GPU sends between nodes at the largest message, by the way that sends least [bytes/s]."""
+    nodes = series.key.nodes
+    more = 2.0 * (nodes - 1) / nodes if series.key.op == "all-reduce" and nodes > 2 else 1.0  # of two, trees send half
+    return more * float(series.size_bytes[-1] / series.time_s[-1]) * nodes / series.key.ranks
+
+
+def _measured_rate(rate: float, source: str) -> dict[str, Any]:
+    """A tier whose bandwidth is what was measured, and so all of it is reached."""
+    return {
+        "interconnect": format_rate(rate).replace(" ", ""),
+        "bandwidth": quantity(rate, "B/s", source),
+        "efficiency": fraction(WHOLE, "the bandwidth is what was measured"),
+    }
 
 
 def cluster_record(
@@ -172,7 +184,7 @@ def cluster_record(
         record["sustained"] = own
     try:
         if record.get("tiers"):
-            _set_rates(record, found.fits)
+            _set_rates(record, found.fits, described=base.cluster is not None or base.interconnect is not None)
         ClusterSpec.model_validate(record)
     except ValueError as error:  # a log that claims the impossible
         reason = str(error).splitlines()
@@ -180,8 +192,8 @@ def cluster_record(
     return record
 
 
-def _set_rates(record: dict[str, Any], fits: Sequence[Fit]) -> None:
-    """Write into the tiers what they reach."""
+def _set_rates(record: dict[str, Any], fits: Sequence[Fit], *, described: bool) -> None:
+    """Write into the tiers what they reach; of a network that nobody described, the bandwidth itself."""
     spec = ClusterSpec.model_validate(record)
     network = lower_network(spec).network
     curves = [lower_curves([curve], network.tiers, spec.gpus_in_node)[0] for curve in spec.collectives]
@@ -192,6 +204,10 @@ def _set_rates(record: dict[str, Any], fits: Sequence[Fit]) -> None:
         if level < 0:
             continue
         tier, lowered = record["tiers"][level], network.tiers[each.level]
+        if level == len(record["tiers"]) - 1 and not described:
+            tier |= _measured_rate(each.factor * tier["bandwidth"]["value"], each.source)
+            tier["efficiency"] |= {"stderr": _round(PERCENT * each.stderr_fraction), "n": each.points}
+            continue
         tier["efficiency"] = _moved(each, float(lowered.efficiency[0]))
         # a reduction that somebody must ask for was not what these logs measured
         if "reduction" in tier and each.reduces and tier["reduction"].get("by_itself", True):
@@ -205,6 +221,13 @@ def _moved(fit: TierFit, before: float) -> dict[str, Any]:
     return fraction(value, fit.source, stderr=value * fit.stderr_fraction, n=fit.points) | note
 
 
+def impossible(gemm: Gemm, gpu: GpuSpec) -> bool:
+    """Products faster than the GPU is at best: the log is of another GPU, or of another data type."""
+    dtype = gemm.dtype or UNSAID
+    peak = gpu.peak.of(dtype) or gpu.peak.of({"bf16": "fp16", "fp16": "bf16"}.get(dtype, dtype))
+    return peak is not None and gemm.reached_flop_per_s > ABOVE_PEAK * peak.base
+
+
 def _sustained(found: Calibration, gpu: GpuSpec) -> dict[str, Any]:
     """What the GPU sustains, as a profile holds it."""
     own: dict[str, Any] = {}
@@ -213,7 +236,7 @@ def _sustained(found: Calibration, gpu: GpuSpec) -> dict[str, Any]:
         if not gemm.large:
             continue
         dtype = gemm.dtype or UNSAID
-        if dtype in DTYPES and dtype != "fp4":
+        if dtype in DTYPES and dtype != "fp4" and not impossible(gemm, gpu):
             rate = gemm.reached_flop_per_s
             stderr = gemm.stderr_flop_per_s / gemm.flop_per_s * rate
             rates[dtype] = quantity(rate, "FLOP/s", gemm.source, stderr=stderr, n=gemm.points)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dscalc.calibrate.fit import Fit
+from dscalc.calibrate.fit_line import robust_spread
 from dscalc.cost.collectives import collective
 from dscalc.cost.geometry import place
 from dscalc.records import Array, Curve, Network
@@ -59,7 +60,8 @@ def tier_factors(fits: Sequence[Fit], curves: Sequence[Curve], network: Network)
         chosen = plain or entries
         factors = np.log([e[0] for e in chosen])
         own = float(np.median([e[1] for e in chosen]))
-        spread = float(np.std(factors, ddof=1)) if len(factors) > 1 else 0.0
+        off = factors - np.median(factors)
+        spread = robust_spread(off, 1) if len(off) > 1 else 0.0  # one odd operation is no error of the link
         source = ", ".join(dict.fromkeys(e[2].series.source for e in chosen))
         result.append(
             TierFit(level, float(np.exp(np.median(factors))), max(own, spread), not plain, source, len(chosen))

@@ -65,7 +65,7 @@ def command(
     path = output.get("output")
     makes = path if path and "format" not in output and path.lower().endswith(".json") else None
     from dscalc.answers.fit import fit
-    from dscalc.report.export import write_file
+    from dscalc.report.export import refuse_target, write_file
     from dscalc.report.fit import render
 
     found = fit(
@@ -80,10 +80,12 @@ def command(
         **given,
     )
     force = output.get("force", False)
+    if makes:
+        refuse_target(makes, force=force)
     if plot is not None:
         from dscalc.report.fit_chart import plot as draw
 
-        draw(plot, found.profiled.charts, force=force)
+        draw(plot, found.profiled.drawn(), force=force)
     if makes:
         write_file(makes, found.profiled.text, force=force)
         del output["output"]

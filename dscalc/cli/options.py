@@ -22,6 +22,7 @@ TITLES = {
     "sweep": "Sweep",
     "output": "Output",
 }
+OWN, HELP = "This command", "Help"
 _CHOICE_METAVAR = {"recipes": "NAME", "stacks": "NAME", "optimizers": "NAME", "losses": "NAME"}
 
 
@@ -60,11 +61,12 @@ class SharedCommand(click.Command):
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
             if record is not None and isinstance(param, click.Option):
-                rows.setdefault(getattr(param, "group", "") or "other", []).append(record)
-        for group in (*TITLES, "other"):
-            if group in rows:
-                with formatter.section(TITLES.get(group, "Help")):
-                    formatter.write_dl(rows[group])
+                own = HELP if "--help" in param.opts else OWN
+                rows.setdefault(TITLES.get(getattr(param, "group", ""), own), []).append(record)
+        for title in (OWN, *TITLES.values(), HELP):
+            if title in rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows[title])
 
 
 def shared(

@@ -7,10 +7,9 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from dscalc.report.export import to_csv, to_json, to_markdown
-from dscalc.report.fit_chart import size_words
 from dscalc.report.fit_profile import sustained
 from dscalc.report.screen import BAD, GOOD, QUIET, STRONG, Cell, Screen, Span
-from dscalc.units import format_flop_rate, format_rate, format_time
+from dscalc.units import format_flop_rate, format_rate, format_size, format_time
 
 if TYPE_CHECKING:
     from dscalc.answers.bench import BenchAnswer, Summed
@@ -106,9 +105,9 @@ def _collectives_by_place(out: Screen, found: BenchAnswer) -> None:
 def _cells(each: Summed) -> list[str]:
     return [
         each.op.replace("_", "-"),
-        size_words(each.smallest_bytes),
+        format_size(each.smallest_bytes),
         format_time(each.smallest_s),
-        size_words(each.largest_bytes),
+        format_size(each.largest_bytes),
         format_rate(each.busbw_bytes_per_s),
         str(each.sizes),
     ]
@@ -144,7 +143,7 @@ def _overlaps(out: Screen, found: BenchAnswer) -> None:
             [
                 row["op"].replace("_", "-"),
                 found.where(row),
-                size_words(row["size_bytes"]),
+                format_size(row["size_bytes"]),
                 Span(f"{row['compute_beside_s'] / row['compute_s']:.2f}", STRONG),
                 Span(f"{row['communication_beside_s'] / row['communication_s']:.2f}", STRONG),
                 format_flop_rate(rate),

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dscalc.report.export import to_csv, to_json, to_markdown
-from dscalc.report.fit_profile import sections
+from dscalc.report.fit_profile import (
+    COMPARED_HEADINGS,
+    FIT_HEADINGS,
+    compared_cells,
+    fit_cells,
+    sections,
+    sustained_cells,
+)
 from dscalc.report.screen import BAD, GOOD, QUIET, Cell, Screen, Span
-from dscalc.units import format_bytes, format_count, format_flop_rate, format_rate, format_time
+from dscalc.units import format_count, format_flop_rate, format_rate, format_size, format_time
 
 if TYPE_CHECKING:
     from dscalc.answers.fit import FitAnswer
@@ -131,6 +137,15 @@ def _markdown(found: FitAnswer) -> str:
     parts = [to_markdown(cells, headings, right=(2, 3, 4, 6, 8, 9))] if cells else []
     if kernels:
         parts.append(to_markdown(kernels, ["file", "kernel", "dtype", "rows", "best", "median"], right=(3, 4, 5)))
+    if fits := fit_cells(found.profiled):
+        heads = ["fit", *(name for name, _ in FIT_HEADINGS[1:])]
+        parts.append(to_markdown(fits, heads, right=(1, 2, 3, 4, 5, 6)))
+    if rates := sustained_cells(found.profiled):
+        parts.append(to_markdown(rates, ["one GPU sustains", "rate", "rows", ""], right=(1, 2)))
+    if beside := compared_cells(found.profiled):
+        heads = [f"beside {found.profiled.compared_with}", *(name for name, _ in COMPARED_HEADINGS[1:])]
+        plain = [[c.text if isinstance(c, Span) else str(c) for c in row] for row in beside]
+        parts.append(to_markdown(plain, heads, right=(1, 2, 3, 4, 5)))
     parts += ["".join(f"- {w.message}. Next: {w.next_step}.\n" for w in found.warnings())]
     return "\n".join(part for part in parts if part)
 
@@ -148,7 +163,7 @@ def _rate(value: float | None) -> str:
 
 
 def _table(one: dict[str, Any]) -> list[Cell]:
-    low, high = (_size(one[f"size_{end}_bytes"]) for end in ("min", "max"))
+    low, high = (format_size(one[f"size_{end}_bytes"]) for end in ("min", "max"))
     failed = sum(not c["ok"] for c in one["checks"])
     return [
         _op(one),
@@ -163,18 +178,13 @@ def _table(one: dict[str, Any]) -> list[Cell]:
     ]
 
 
-def _size(size_bytes: float) -> str:
-    """A size in KiB to TiB, without a fraction where it is whole."""
-    return re.sub(r"\.0+ ", " ", format_bytes(size_bytes, binary=True))
-
-
 def _row(row: dict[str, Any]) -> Sequence[Cell]:
     def time(value: float | None) -> str:
         return NONE if value is None else format_time(value)
 
     return [
         f"{row['line']:,}",
-        _size(row["size_bytes"]),
+        format_size(row["size_bytes"]),
         time(row["time_s"]),
         _rate(row["algbw_bytes_per_s"]),
         _rate(row["busbw_bytes_per_s"]),

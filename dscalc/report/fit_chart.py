@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dscalc.errors import InputError
 from dscalc.report.screen import QUIET, Line, Span
-from dscalc.units import GB, format_bytes, format_rate
+from dscalc.units import GB, format_rate, format_size
 
 if TYPE_CHECKING:
     from dscalc.answers.fit_profile import Drawn
@@ -21,11 +20,6 @@ WIDEST = 96
 MEASURED, FITTED, BOTH = "o", "-", "@"
 SUFFIXES = (".svg", ".png", ".pdf")
 COLUMNS = 2  # of a file with several charts
-
-
-def size_words(size_bytes: float) -> str:
-    """A message's size in KiB to TiB, without a fraction where it is whole."""
-    return re.sub(r"\.0+ ", " ", format_bytes(size_bytes, binary=True))
 
 
 def chart(drawn: Drawn, width: int) -> list[Line]:
@@ -58,7 +52,7 @@ def chart(drawn: Drawn, width: int) -> list[Line]:
     labels = {0: format_rate(max(values)), HEIGHT - 1: format_rate(min(values))}
     for number, cells in enumerate(field):
         lines.append([Span(labels.get(number, "").rjust(MARGIN - 1) + " |", QUIET), Span("".join(cells).rstrip())])
-    first, last = size_words(drawn.size_bytes[0]), size_words(drawn.size_bytes[-1])
+    first, last = format_size(drawn.size_bytes[0]), format_size(drawn.size_bytes[-1])
     lines.append([Span(" " * MARGIN + "+" + "-" * across, QUIET)])
     lines.append([Span(" " * (MARGIN + 1) + first + last.rjust(across - len(first)), QUIET)])
     return lines

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dscalc.report.fit_chart import BOTH, FITTED, MEASURED, chart, size_words
+from dscalc.report.fit_chart import BOTH, FITTED, MEASURED, chart
 from dscalc.report.screen import BAD, GOOD, QUIET, STRONG, Cell, Screen, Span
-from dscalc.units import format_flop_rate, format_rate, format_time
+from dscalc.units import format_flop_rate, format_rate, format_size, format_time
 
 if TYPE_CHECKING:
     from dscalc.answers.fit_profile import Profiled
@@ -34,42 +34,53 @@ def sections(out: Screen, answer: Profiled, *, explain: bool = False) -> None:
     _compared(out, answer)
     _steps(out, answer)
     if answer.profile_path:
-        out.head("Profile", f"{answer.profile_path}, for --profile of memory, comm and step")
+        out.head("Profile", f"{answer.profile_path}, for --profile of memory, comm, step and sweep")
 
 
 def _within(value: str, stderr: str) -> str:
     return f"{value} ± {stderr}"
 
 
-def _fits(out: Screen, answer: Profiled, explain: bool) -> None:
-    rows: list[tuple[Cell, ...]] = []
+FIT_HEADINGS = (
+    *(("", "left"), ("ranks", "right"), ("nodes", "right"), ("latency", "right"), ("bus bandwidth", "right")),
+    *(("bar", "right"), ("pieces", "right"), ("measured", "left")),
+)
+
+
+def fit_cells(answer: Profiled) -> list[tuple[str, ...]]:
+    """The fits under ``FIT_HEADINGS``."""
+    rows: list[tuple[str, ...]] = []
     for fit in answer.fits:
         rate, latency = fit["busbw_bytes_per_s"], fit["latency_s"]
         share = fit["bandwidth_stderr_bytes_per_s"] / fit["bandwidth_bytes_per_s"] if rate else 0.0
         rows.append(
             (
                 fit["op"],
-                f"{fit['ranks']}",
-                f"{fit['nodes']}",
+                f"{fit['ranks']:,}",
+                f"{fit['nodes']:,}",
                 _within(format_time(latency), format_time(fit["latency_stderr_s"])) if latency else "not identified",
                 _within(format_rate(rate), f"{share:.1%}") if rate else "not identified",
                 f"{fit['median_error_fraction']:.1%}",
                 f"{len(fit['pieces'])}",
-                f"{size_words(fit['sizes_bytes'][0])} to {size_words(fit['sizes_bytes'][-1])}",
+                " to ".join(dict.fromkeys(format_size(fit["sizes_bytes"][end]) for end in (0, -1))),
             )
         )
+    return rows
+
+
+def _fits(out: Screen, answer: Profiled, explain: bool) -> None:
+    rows = fit_cells(answer)
     if not rows:
         return
     out.head("Fits", "± one standard error; bar: 80 % of a size left out lies within")
-    heads = [("", "left"), ("ranks", "right"), ("nodes", "right"), ("latency", "right"), ("bus bandwidth", "right")]
-    out.table([*heads, ("bar", "right"), ("pieces", "right"), ("measured", "left")], rows)
+    out.table(FIT_HEADINGS, rows)
     if not explain:
         return
     for fit in answer.fits:
         out.say(f"{fit['op']} of {fit['ranks']} ranks: {fit['source']}, {fit['n']} times", QUIET, hang=2)
         for piece in fit["pieces"]:
             out.say(
-                f"  {size_words(piece['min_bytes'])} to {size_words(piece['max_bytes'])}: "
+                f"  {format_size(piece['min_bytes'])} to {format_size(piece['max_bytes'])}: "
                 f"{format_time(piece['latency_s'])} + size / {format_rate(piece['bandwidth_bytes_per_s'])}, "
                 f"{piece['points']} sizes, {piece['median_residual_fraction']:.1%} off in the median",
                 QUIET,
@@ -87,9 +98,9 @@ def _charts(out: Screen, answer: Profiled, explain: bool) -> None:
         out.say(f"{len(drawn) - len(shown)} more with --explain, or all in a file with --plot.", QUIET)
 
 
-def sustained(out: Screen, answer: Profiled) -> None:
-    """Add what one GPU sustains."""
-    rows: list[tuple[Cell, ...]] = []
+def sustained_cells(answer: Profiled) -> list[tuple[str, ...]]:
+    """What one GPU sustains: of what, the rate, rows behind it, a remark."""
+    rows: list[tuple[str, ...]] = []
     for each in answer.compute:
         if each["kind"] == "gemm":
             share = each["flop_per_s_stderr"] / each["flop_per_s"]
@@ -99,23 +110,35 @@ def sustained(out: Screen, answer: Profiled) -> None:
                 (what, _within(format_flop_rate(each["flop_per_s"]), f"{share:.1%}"), f"{each['points']}", ramp)
             )
             for part in each["classes"]:
-                span = f"  of {part['least_flop']:.0e} to {part['most_flop']:.0e} FLOP"
-                spread = f"{format_flop_rate(part['low_flop_per_s'])} to {format_flop_rate(part['high_flop_per_s'])}"
+                ends = dict.fromkeys(f"{part[end]:.0e}" for end in ("least_flop", "most_flop"))
+                span = f"  of {' to '.join(ends)} FLOP"
+                rates = (format_flop_rate(part[end]) for end in ("low_flop_per_s", "high_flop_per_s"))
+                spread = " to ".join(dict.fromkeys(rates))
                 rows.append((span, format_flop_rate(part["median_flop_per_s"]), f"{part['points']}", spread))
         elif each["kind"] == "memory_copy":
             share = each["bytes_per_s_stderr"] / each["bytes_per_s"]
             rows.append(("memory", _within(format_rate(each["bytes_per_s"]), f"{share:.1%}"), f"{each['points']}", ""))
         else:
             rows.append(("a launch", format_time(each["time_s"]), f"{each['points']}", ""))
+    return rows
+
+
+def sustained(out: Screen, answer: Profiled) -> None:
+    """Add what one GPU sustains."""
+    rows = sustained_cells(answer)
     if rows:
         out.head("What one GPU sustains", "large products; spread: the middle 80 %")
         out.table([("", "left"), ("", "right"), ("rows", "right"), ("", "left")], rows)
 
 
-def _compared(out: Screen, answer: Profiled) -> None:
-    if not answer.compared_with:
-        return
-    out.head(f"Beside {answer.compared_with}", "bus bandwidth of the largest message, and a small one's time")
+COMPARED_HEADINGS = (
+    *(("", "left"), ("measured", "right"), ("usual", "right"), ("share", "right"), ("published", "right")),
+    ("small: measured / usual", "right"),
+)
+
+
+def compared_cells(answer: Profiled) -> list[tuple[Cell, ...]]:
+    """Measured beside the shipped cluster, under ``COMPARED_HEADINGS``."""
     rows: list[tuple[Cell, ...]] = []
     for each in answer.compared:
         style = BAD if each.verdict == "slow" else GOOD if each.verdict == "usual" else STRONG
@@ -138,11 +161,18 @@ def _compared(out: Screen, answer: Profiled) -> None:
         style = BAD if kernel.verdict == "slow" else GOOD
         share = Span(f"{kernel.fraction:.0%}", style)
         rows.append((f"{kernel.what} of one GPU", rate(kernel.measured), rate(kernel.usual), share, "", ""))
-    if not rows:
-        out.say("Nothing is known of that kind to compare with.", QUIET)
-    heads = [("", "left"), ("measured", "right"), ("usual", "right"), ("share", "right"), ("published", "right")]
+    return rows
+
+
+def _compared(out: Screen, answer: Profiled) -> None:
+    if not answer.compared_with:
+        return
+    out.head(f"Beside {answer.compared_with}", "bus bandwidth of the largest message, and a small one's time")
+    rows = compared_cells(answer)
     if rows:
-        out.table([*heads, ("small: measured / usual", "right")], rows)
+        out.table(COMPARED_HEADINGS, rows)
+    else:
+        out.say("Nothing is known of that kind to compare with.", QUIET)
     slow: dict[tuple[str, ...], list[str]] = {}
     for each in answer.compared:
         slow.setdefault(each.causes, []).append(f"{each.key.op} of {each.key.ranks}")

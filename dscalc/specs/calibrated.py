@@ -8,12 +8,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dscalc.errors import InputError
 from dscalc.records import Engine, PaceTable
 from dscalc.specs.hardware import GpuSpec
 from dscalc.specs.measured import NORMAL_80, Sustained
 from dscalc.specs.pace import HALF, Noted, generation_of, noted, row_of, shipped
 from dscalc.specs.quantity import Quantity
+from dscalc.units import format_flop_rate
 
+ABOVE_PEAK = 1.05  # of a data type's peak: clocks may boost a little, more is another GPU or type
 _EXPOSED = ("tp_exposed", "dp_exposed", "dp_exposed_sharded", "dp_exposed_pipeline", "pp_exposed", "ep_exposed")
 _HOST = ("host_layer_s", "host_layer_low_s", "host_expert_s", "step_s")
 
@@ -48,11 +51,20 @@ def calibrated(gpu: GpuSpec, sustained: Sustained, stack: str, engine: Engine, t
 
     Returns:
         The records, what changed, and what each number's error does.
+
+    Raises:
+        InputError: products faster than the GPU is at best.
     """
     half = next((d for d in HALF if gpu.peak.of(d) is not None), "bf16")
     changes: list[tuple[str, Quantity, float, float]] = []  # name, record, value, the value when it is worse
     matmul = sustained.matmul.of(half)
     if matmul is not None:
+        if matmul.base > ABOVE_PEAK * (peak := gpu.peak_flop_per_s(half)):
+            raise InputError(
+                f"{format_flop_rate(matmul.base)} is more than the {format_flop_rate(peak)} that {gpu.id} has at best; "
+                "look at the unit and the data type",
+                where=f"sustained.matmul.{half}",
+            )
         fraction, stderr = _share_of_matmul(gpu, half, matmul, float(engine.gemm_fraction[0]))
         changes.append(("gemm_fraction", matmul, fraction, fraction / (1.0 + NORMAL_80 * stderr)))
     copied = sustained.memory_fraction

@@ -88,6 +88,8 @@ class TierSpec(Profile):
         """Ranges that a unit alone does not say."""
         if self.oversubscription is not None and self.oversubscription.base < 1:
             raise ValueError("oversubscription is 1 or more: it divides the bandwidth")
+        if self.efficiency is not None and not 0.0 < self.efficiency.base <= 1.0:
+            raise ValueError("efficiency: a tier reaches more than 0 and at most 100 % of its bandwidth")
         if self.usable_of is not None and (self.gpus is None or self.usable_of < self.gpus.base):
             raise ValueError("usable_of is the number of GPUs wired, at least gpus")
 

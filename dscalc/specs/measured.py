@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from dscalc.errors import UnitError
 from dscalc.specs.checked import Limit
 from dscalc.specs.quantity import Finite, FlopRate, Fraction, Name, Number, Profile, Quantity, Text
 from dscalc.units import to_base
@@ -15,8 +16,17 @@ if TYPE_CHECKING:
 NORMAL_80 = 1.2816  # half-width of 80 % of a normal distribution, in standard errors
 MOST_SIZES = 4096
 WIDEST_ERROR = 2.0  # of the logarithm of a time: more is no measurement
+SMALL_BYTES, SLOWEST_S = 65536.0, 5.0  # no network takes longer for a small message
+FASTEST = 1e14  # bytes/s of no link, many times over
 Positive = Annotated[float, Limit(gt=0, allow_inf_nan=False, strict=True)]
 Members = Annotated[int, Limit(ge=1, strict=True)]
+
+
+def _unit(unit: str, dimension: str, name: str) -> float:
+    try:
+        return to_base(1.0, unit, dimension)
+    except UnitError as error:
+        raise ValueError(f"{name}: {error.message}") from None
 
 
 class PieceSpec(Profile):
@@ -64,8 +74,13 @@ class CurveSpec(Profile):
             )
         if self.nodes > self.ranks:
             raise ValueError(f"nodes: {self.nodes} for {self.ranks} ranks; a node has at least one")
-        to_base(1.0, self.size_unit, "bytes")
-        to_base(1.0, self.time_unit, "time")
+        size = self.sizes[0] * _unit(self.size_unit, "bytes", "size_unit")
+        largest = self.sizes[-1] * _unit(self.size_unit, "bytes", "size_unit")
+        unit = _unit(self.time_unit, "time", "time_unit")
+        if size <= SMALL_BYTES and self.times[0] * unit > SLOWEST_S:
+            raise ValueError(f"times: {self.times[0]:g} {self.time_unit} for {size:g} bytes; look at time_unit")
+        if largest > FASTEST * self.times[-1] * unit:
+            raise ValueError(f"times: {self.times[-1]:g} {self.time_unit} for {largest:g} bytes; look at time_unit")
 
 
 class Matmul(Profile):
@@ -93,6 +108,11 @@ class Sustained(Profile):
     attention_factor: Number | None = None  # time of attention on top of that
     host_factor: Number | None = None  # time in which the host launches
     communication_factor: Number | None = None  # time of communication that is not hidden
+
+    def consistent(self) -> None:
+        """No copy is faster than the memory."""
+        if self.memory_fraction is not None and not 0.0 < self.memory_fraction.base <= 1.0:
+            raise ValueError("memory_fraction: a copy reaches more than 0 and at most 100 % of the datasheet's rate")
 
 
 def lower_curves(curves: Sequence[CurveSpec], tiers: Sequence[Tier], gpus_per_node: int) -> tuple[Curve, ...]:

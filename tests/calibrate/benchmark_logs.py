@@ -8,7 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 H100 = "NVIDIA H100 80GB HBM3"
-VOLUMES = {"all_reduce": lambda n: 2.0 * (n - 1) / n, "all_gather": lambda n: (n - 1) / n}
+VOLUMES = {
+    "all_reduce": lambda n: 2.0 * (n - 1) / n,
+    "all_gather": lambda n: (n - 1) / n,
+    "all_to_all": lambda n: (n - 1) / n,
+    "broadcast": lambda _: 1.0,
+    "send_recv": lambda _: 1.0,
+}
 SPIKES, SPIKE = 0.03, 0.15  # share of rows that something disturbed, and by how much in the logarithm
 
 

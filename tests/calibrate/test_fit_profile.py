@@ -17,7 +17,7 @@ from dscalc.calibrate.fit import Fit, fit_logs
 from dscalc.calibrate.fit_compute import fit_compute
 from dscalc.calibrate.logs import read_log
 from dscalc.calibrate.measurements import Compute
-from dscalc.calibrate.profile import Base, cluster_record, curve_record, profile_text
+from dscalc.calibrate.profile import Base, cluster_record, curve_record, profile_text, spec_of
 from dscalc.calibrate.tier_rates import placed
 from dscalc.cost.collectives import collective
 from dscalc.errors import InputError
@@ -25,7 +25,7 @@ from dscalc.specs.hardware import ClusterSpec
 from dscalc.specs.measured import CurveSpec, lower_curves
 from dscalc.specs.network import lower_network
 from dscalc.specs.store import load_cluster, load_gpu, load_profile_file
-from tests.calibrate.benchmark_logs import log_text, noisy, sizes
+from tests.calibrate.benchmark_logs import VOLUMES, log_text, noisy, sizes
 
 RATE = 100e9  # of a 16-rank all-reduce on two nodes
 LATENCY = 40e-6
@@ -323,3 +323,39 @@ def test_a_slow_gpu_is_said(tmp_path: Path) -> None:
     assert [k.verdict for k in compare_gpu(slow[0], slow[1], gpu)] == ["slow", "usual"]
     assert [k.verdict for k in compare_gpu(fine[0], fine[1], gpu)] == ["usual", "usual"]
     assert "clocks" in compare_gpu(slow[0], slow[1], gpu)[0].causes[0]
+
+
+def _network(folder: Path, *tests: tuple[str, int, int, float]) -> tuple[float, float, list[str]]:
+    """Rate between nodes [bytes/s], its relative error and the warnings, of logs at a bus bandwidth each."""
+    size, names = sizes(12, 34), []
+    for op, ranks, nodes, busbw in tests:
+        names.append(str(folder / f"{op}-{nodes}.log"))
+        times = 50e-6 + size * VOLUMES[op](ranks) / busbw
+        Path(names[-1]).write_text(log_text(op, ranks, nodes, size, times))
+    found = dscalc.fit(*names, gpu="H100-SXM5-80GB", output="x.json")
+    tier = spec_of(json.loads(found.profiled.text)).tiers[-1]
+    assert tier.efficiency is not None
+    assert tier.efficiency.base == 1.0
+    return tier.bandwidth.base, tier.efficiency.base_stderr or 0.0, [w.code for w in found.warnings()]
+
+
+def test_the_rate_of_a_network_that_nobody_described_is_the_one_that_predicts_the_log(tmp_path: Path) -> None:
+    """A ring of eight a node sends busbw / 8 over each GPU's link; the model's largest messages reach it within 5 %."""
+    rate, _, codes = _network(tmp_path, ("all_gather", 32, 4, 320e9))
+    assert rate == pytest.approx(40e9, rel=0.05)
+    assert "rate_of_two_nodes" not in codes
+    ring, _, codes = _network(tmp_path, ("all_reduce", 32, 4, 320e9))
+    assert ring == pytest.approx(40e9, rel=0.10)
+    assert "rate_of_two_nodes" not in codes
+    pair, _, codes = _network(tmp_path, ("all_reduce", 16, 2, 320e9))
+    assert 20e9 <= pair <= 40e9  # by a tree, by a ring
+    assert "rate_of_two_nodes" in codes
+
+
+def test_one_odd_operation_is_no_error_of_the_link(tmp_path: Path) -> None:
+    even = (("all_gather", 32, 4, 320e9), ("all_to_all", 32, 4, 44e9), ("broadcast", 32, 4, 325e9))
+    rate, error, _ = _network(tmp_path, *even)
+    odd, wider, _ = _network(tmp_path, *even, ("send_recv", 32, 4, 15e9))
+    assert odd == pytest.approx(rate, rel=0.1)
+    assert wider < 0.3
+    assert error < 0.2
