@@ -8,7 +8,8 @@ from math import erfc, sqrt
 
 import numpy as np
 
-from dscalc.cost.step import Step, TimeLeaf
+from dscalc.cost.step import Step
+from dscalc.cost.step_terms import TimeLeaf
 from dscalc.records import Array
 from dscalc.terms import LeafSpec
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from dscalc.cost.bar import NAMES, SORTS, bar
-from dscalc.cost.step import SPECS, step
+from dscalc.cost.step import step
+from dscalc.cost.step_terms import SPECS
 from dscalc.records import ErrorBars, Timing
 from dscalc.specs.network import compose_network, load_interconnect
 from dscalc.specs.pace import engine, error_bars, pace_constants, pace_table
