@@ -273,7 +273,10 @@ def checks(space: Space) -> tuple[Check, ...]:
             return rule.illegal(layouts, derived, space.shape)
 
         found.append(Check(rule.name, rule.message, level(axes_read(rule, space)), rejects))
-    return tuple(sorted(found, key=lambda check: check.level))
+    # what stands for no layout goes first, so that every other rejection counts layouts
+    grid = max(check.level for check in found if check.name in space.holes)
+    found = [c if c.name in space.holes else replace(c, level=max(c.level, grid)) for c in found]
+    return tuple(sorted(found, key=lambda check: (check.level, check.name not in space.holes)))
 
 
 def legal_values(space: Space, name: str, values: Sequence[float]) -> tuple[float, ...]:

@@ -109,6 +109,7 @@ def test_values_that_no_layout_can_have_are_not_tried() -> None:
         {"gpus": 24, "dp": [2, 6], "max_tp": 4},
         {"gpus": 16, "dp_replicate": [1, 2], "schedule": "1f1b,zb-h1,dualpipe", "max_dp": 4},
         {"gpus": 16, "sequence_parallel": True, "recompute_layers": "2", "vpp": "1,2"},
+        {"gpus": 16, "tp": [3, 4], "pp": [1, 2, 100]},  # values that are illegal in themselves, or multiply to no job
     ],
 )
 def test_every_candidate_is_counted_once(words: dict[str, Any]) -> None:
