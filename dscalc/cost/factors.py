@@ -108,9 +108,10 @@ def coded(column: Array) -> Coded:
     References:
         [Definition].
     """
-    if column.dtype != np.intp and column.max() == np.inf:  # all layers: one more than any number
-        column = np.where(column == np.inf, -1.0, column) + 1.0
     low, high = column.min(), column.max()
+    if low >= 0 and high == np.inf:  # all layers: that takes the place of zero
+        column = np.where(column == np.inf, -1.0, column) + 1.0
+        high = column.max()
     if low >= 0 and high < WIDEST:
         whole = column.astype(np.intp)
         if column.dtype == np.intp or (whole == column).all():
