@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dscalc.cost.columns import COLUMNS
 from dscalc.frozen import dataclass
 from dscalc.records import Array, Layouts
 
@@ -83,8 +84,6 @@ def some_rows(layouts: Layouts, rows: NDArray[np.intp]) -> Layouts:
     References:
         [Definition].
     """
-    from dscalc.cost.columns import COLUMNS
-
     varying: dict[str, Any] = {}
     for name in COLUMNS:
         column = getattr(layouts, name)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from dscalc.report.asides import warned
 from dscalc.report.export import to_csv, to_json, to_markdown
 from dscalc.report.fit_profile import sustained
 from dscalc.report.screen import BAD, GOOD, QUIET, STRONG, Cell, Screen, Span
@@ -64,11 +65,7 @@ def render(found: BenchAnswer, form: str, *, colour: bool | None = None, quiet: 
         out.head("Not measured")
     for note in notes:
         out.say(f"- {note}", hang=2)
-    others = [w for w in found.warnings() if not w.code.startswith("slow_")]
-    if others:
-        out.head("Warnings")
-    for warning in others:
-        out.say(f"! {warning.message}. Next: {warning.next_step}.", hang=2)
+    warned(out, [w for w in found.warnings() if not w.code.startswith("slow_")])
     return out.text()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from dscalc.report.asides import warned
 from dscalc.report.export import to_csv, to_json, to_markdown
 from dscalc.report.fit_profile import (
     COMPARED_HEADINGS,
@@ -78,11 +79,7 @@ def render(
         for note in log.notes:
             out.say(f"  {note}", QUIET, hang=2)
     sections(out, found.profiled, explain=explain)
-    warnings = found.warnings()
-    if warnings:
-        out.head("Warnings")
-    for warning in warnings:
-        out.say(f"! {warning.message}. Next: {warning.next_step}.", hang=2)
+    warned(out, found.warnings())
     return out.text()
 
 

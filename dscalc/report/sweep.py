@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from dscalc.answers.sweep_notes import command_words
 from dscalc.answers.sweep_rows import COLUMNS, layout_words, recompute_words
 from dscalc.errors import InputError
+from dscalc.report.asides import warned
 from dscalc.report.export import to_csv, to_json, to_markdown
 from dscalc.report.screen import BAD, GOOD, QUIET, STRONG, Cell, Scale, Screen, Span
 from dscalc.report.step import scale_of
@@ -128,10 +129,7 @@ def screen(answer: SweepAnswer, *, explain: bool = False, colour: bool | None = 
         _layouts(out, answer, setup.name, name)
     _rejected(out, answer, explain)
     _assumed(out, answer)
-    if answer.warnings:
-        out.head("Warnings")
-        for w in answer.warnings:
-            out.say(f"! {w.message}. Next: {w.next_step}.", hang=2)
+    warned(out, answer.warnings)
     return out.text()
 
 
