@@ -414,6 +414,7 @@ class PaceConstants:
     unfused_fraction: float  # share of the peak of the batched products of unfused attention
     unaligned_slowdown: float  # of those products where the head size is no multiple of the tile
     aligned_to: float
+    flash_ramp: float  # tokens at which a causal fused kernel runs at half its rate: tiles on the diagonal, filling
     score_passes: float  # 16-bit passes over the scores, forward and backward, of unfused attention
     floor_power: float  # of the soft maximum of GPU and host time
     host_collective_s: float  # host time of one collective

@@ -100,7 +100,7 @@ class Work:
         forward_flop, backward_flop: FLOP executed.
         forward_bytes, backward_bytes: memory traffic.
         again: share of the forward that backward repeats.
-        shortness: 1/depth + 1/width + 1/rows of a matrix product.
+        shortness: 1/depth + 1/width + 1/rows of a matrix product, 1/tokens of an attention core.
     """
 
     operation: Operation
@@ -192,7 +192,8 @@ def works(shape: ModelShape, layouts: Layouts) -> tuple[Work, ...]:
             backward = np.where(case.unfused, 2.0, FLASH_BACKWARD) * flop
             scores = np.where(case.unfused, ELEMENT_BYTES * last, 0.0)
             again = np.where(chosen & ~second, 1.0, again)
-            found.append(Work(operation, flop, backward, scores * THIRD, scores * 2.0 / 3.0, again, zero))
+            short = 1.0 / case.seq_len + zero
+            found.append(Work(operation, flop, backward, scores * THIRD, scores * 2.0 / 3.0, again, short))
         else:
             bytes_ = ELEMENT_BYTES * first
             found.append(Work(operation, zero, zero, bytes_ * middle, bytes_ * last, again, zero))
@@ -231,7 +232,8 @@ def operation_seconds(work: Work, engine: Engine, pace: Pace, constants: PaceCon
     elif kind == "core":
         unfused = work.forward_bytes > 0.0
         slow = (constants.unaligned_slowdown if unaligned else 1.0) / constants.unfused_fraction
-        each = np.where(unfused, slow, 1.0 / pace.flash_fraction) / engine.peak_flop_per_s
+        fused = (1.0 + constants.flash_ramp * work.shortness) / pace.flash_fraction
+        each = np.where(unfused, slow, fused) / engine.peak_flop_per_s
         moved = constants.score_passes / memory
         forward = work.forward_flop * each + work.forward_bytes * moved
         backward = work.backward_flop * each + work.backward_bytes * moved

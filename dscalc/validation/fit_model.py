@@ -71,6 +71,8 @@ def _place(stack: str, column: str, kind: str) -> str:
     own = shipped()["stack"].get(stack, {})
     if column in own and (not kind or kind in own[column]):
         return f"stack.{stack}.{column}" + (f".{kind}" if kind else "")
+    if column == FLASH and kind in shipped()["kernel"].get(own.get("kernel", ""), {}):
+        return f"kernel.{own['kernel']}.{kind}"
     if "like" in own:
         return _place(own["like"], column, kind)
     if not kind:
