@@ -18,6 +18,7 @@ from dscalc.records import Array, Engine, Layouts, ModelShape, PaceConstants, Pa
 
 ELEMENT_BYTES = 2.0
 FLOP_PER_PRODUCT = 2.0  # a multiplication and an addition
+RAMP_FLOP_PER_S = 989.4e12  # the peak at which ``gemm_ramp`` is stated: a faster unit spends more of a tile on filling
 FLASH_BACKWARD = 2.5  # five products of the forward's two: scores are made again
 
 
@@ -222,12 +223,14 @@ def operation_seconds(work: Work, engine: Engine, pace: Pace, constants: PaceCon
     kind = work.operation.kind
     memory = engine.memory_bytes_per_s * engine.memory_fraction
     if kind in ("linear", "product", "expert"):
-        rate = engine.peak_flop_per_s * engine.gemm_fraction
+        speed, slowdown = engine.peak_flop_per_s, 1.0
         if kind == "linear":
-            rate = rate * engine.linear_gain
+            speed = speed * engine.linear_gain
         elif kind == "expert":
-            rate = rate * np.power(engine.linear_gain, constants.expert_low_power) / constants.expert_slowdown
-        each = (1.0 + constants.gemm_ramp * work.shortness) / rate
+            speed = speed * np.power(engine.linear_gain, constants.expert_low_power)
+            slowdown = constants.expert_slowdown
+        ramp = constants.gemm_ramp * np.sqrt(speed / RAMP_FLOP_PER_S)
+        each = slowdown * (1.0 + ramp * work.shortness) / (speed * engine.gemm_fraction)
         forward, backward = work.forward_flop * each, work.backward_flop * each
     elif kind == "core":
         unfused = work.forward_bytes > 0.0

@@ -305,7 +305,7 @@ def _whole_step(
 ) -> Step:
     pace = pace_of(table, layouts, engine)
     stages, dense, moe, ends, m = one.stages, one.dense, one.moe, one.ends, layouts.n_micro
-    gathered = sent.fsdp_s * pace.gather_slowdown
+    gathered = sent.fsdp_s * np.where(sent.dp_domains > 1.0, pace.gather_slowdown, 1.0)
     per_layer = gathered / (m * np.maximum(one.fullest, 1.0))
     dense_waits, moe_waits = (_waits(x, per_layer, pace.overlap_power) for x in (one.dense_s, one.moe_s))
     dense_s, moe_s = one.dense_s + dense_waits, one.moe_s + moe_waits
