@@ -399,6 +399,7 @@ class PaceTable:
     pp_exposed: Array
     ep_exposed: Array
     overlap_power: Array  # q of (compute^q + gather^q)^(1/q), FSDP: 1 adds, infinity takes the larger
+    message_s: Array  # of a pipeline message beside its transfer: handshake, and the host that waits for it
     gather_slowdown: Array  # of unit-by-unit gathering: flat collectives lose the node's other NICs
     owner_broadcast_s: Array  # per data-parallel rank: owners broadcast their weights one after the other
     step_s: Array  # once a step: launches of optimizer, clipping, logging
@@ -421,7 +422,6 @@ class PaceConstants:
     tp_skew_s: float  # waiting of a tensor-parallel collective, per doubling of its members in a node
     tp_node_skew_s: float  # the same per further node
     dp_skew_s: float  # waiting of the data-parallel exchange, per doubling of nodes
-    message_s: float  # of a pipeline message beside its transfer
     optimizer_bytes: float  # memory traffic of a fused optimizer per owned parameter
     expert_slowdown: float  # of matrix products of experts
     expert_low_power: float  # of the gain of low precision that they get: 1 all of it, 0 none

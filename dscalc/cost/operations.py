@@ -36,6 +36,7 @@ class Pace:
     pp_exposed: Array
     ep_exposed: Array
     overlap_power: Array
+    message_s: Array
     gather_slowdown: Array
     owner_broadcast_s: Array
     step_s: Array
@@ -76,6 +77,7 @@ def pace_of(table: PaceTable, layouts: Layouts, engine: Engine) -> Pace:
         pp_exposed=table.pp_exposed[code],
         ep_exposed=table.ep_exposed[code],
         overlap_power=table.overlap_power[code],
+        message_s=table.message_s[code],
         gather_slowdown=table.gather_slowdown[code],
         owner_broadcast_s=table.owner_broadcast_s[code],
         step_s=table.step_s[code],
