@@ -20,7 +20,11 @@ from dscalc.records import Array
 
 
 def one_forward_one_backward_s(runs: Runs) -> Array:
-    """1F1B with stages of any size; where there are fewer micro-batches than stages, as GPipe.
+    """1F1B with stages of any size.
+
+    A stage waits for the first micro-batch, for the first backward and after its last forward; the one for which its
+    work and all that take longest sets the pace. With no more micro-batches than stages after it, the first backward
+    follows the last forward.
 
     Args:
         runs [s, (runs, n)]: the stages.
@@ -39,9 +43,11 @@ def one_forward_one_backward_s(runs: Runs) -> Array:
     for place in places(runs.forward, runs.backward, runs.count):
         (f, b), pair, before = place.own, place.own[0] + place.own[1], place.before[0] + place.before[1]
         rest, later = total - before - pair, p - 1.0 - place.passed
-        idle = np.maximum(rest - later * f, 0.0) + np.maximum(rest - later * b, 0.0)
+        ahead = np.minimum(later, m - 1.0)  # forwards while the first backward is on its way, backwards after the last
+        first, last = np.maximum(rest - ahead * f, 0.0), np.maximum(rest - ahead * b, 0.0)
+        idle = np.where(later < m - 1.0, first + last, np.maximum(first, last))
         best = np.where(place.there, np.maximum(best, before + m * pair + idle), best)
-    return np.where(m < p, gpipe_s(runs), best)
+    return best
 
 
 def gpipe_s(runs: Runs) -> Array:
@@ -148,15 +154,16 @@ def interleaved_s(runs: Runs) -> Array:
             with_back = to_back - before_other - other - done * one
             with_second = to_second + before - (v + 1.0) * group * one - (2.0 * group - later) * other
             if place is first:
-                outer = pair + way.embedding
                 with_back = with_back - way.embedding * (group + np.maximum(done - v * group, 0.0))
+                first_again = np.minimum(2.0 * (p - 1.0), group) - np.maximum(2.0 * p - 1.0 - group, 0.0)
+                more = others * (turn - pair) - np.where(again, first_again * way.embedding, 0.0)
                 with_second = with_second - 2.0 * group * way.embedding
                 straight = np.zeros_like(m)
             else:
-                outer = pair
+                more = others * (turn - pair)
                 straight = np.maximum((group - 1.0) * (way.chunk[0] + way.embedding - one), 0.0)
                 straight = straight + before + way.embedding
-            with_back = with_back + others * np.maximum(turn - outer, 0.0)
+            with_back = with_back + np.maximum(more, 0.0)
             time_s = time_s + straight
             longer.append(np.maximum(np.maximum(with_back, with_second) - straight, 0.0))
         # with one group the detours there and back would overlap

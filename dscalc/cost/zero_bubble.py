@@ -27,7 +27,7 @@ def _one_chunk_s(runs: Runs, times: float) -> Array:
     total_f, total_b = stage_sum(runs.count * runs.forward), stage_sum(runs.count * runs.backward) * (1.0 - w_share)
     last_f, last_b, last_w = runs.forward[-1], runs.backward[-1] * (1.0 - w_share), runs.backward[-1] * w_share
     first_w = runs.backward[0] * w_share
-    own_start = times > 1.0
+    own_start, held = times > 1.0, np.minimum(p, m)
     best = np.zeros_like(m)
     for place in places(runs.forward, runs.backward, runs.count):
         f, b, w = place.own[0], place.own[1] * (1.0 - w_share), place.own[1] * w_share
@@ -39,11 +39,13 @@ def _one_chunk_s(runs: Runs, times: float) -> Array:
         )
         down = before_b + first_w - (put_off + 1.0) * w  # with the last backward
         if own_start:
-            away = np.maximum(-before_f, down)
+            way = to + np.maximum(-before_f, down)
         else:  # or up with the last forward, to stay at the last stage or to come down with the last backward
-            up = total_f - before_f - f - begun * b - np.minimum(p, m) * w
-            away = _longest(np.zeros_like(m), down, up + last_b + np.minimum(p, m) * last_w, up + total_b + first_w)
-        best = np.where(place.there, np.maximum(best, m * (f + place.own[1]) + to + away), best)
+            up = total_f - before_f - f - begun * b - held * w + np.maximum(last_b + held * last_w, total_b + first_w)
+            # where the first backward follows the last forward, a chain that comes with the one has missed the other
+            to_last_forward = np.where(begun < m, to, before_f)
+            way = np.maximum(to + np.maximum(down, 0.0), to_last_forward + up)
+        best = np.where(place.there, np.maximum(best, m * (f + place.own[1]) + way), best)
     return best
 
 
