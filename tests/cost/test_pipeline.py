@@ -19,6 +19,7 @@ ENDS = ((0.5, 0.0), (0.0, 0.5), (0.5, 0.5), (0.5, 0.2), (0.2, 0.5), (0.1, 0.0), 
 WEIGHT_SHARE = 0.5
 ONE_CHUNK = ((2, 2), (2, 4), (3, 9), (4, 8), (8, 8), (8, 40), (16, 32))  # stages, micro-batches
 CHUNKS = ((2, 2, 2), (2, 8, 4), (3, 6, 8), (4, 4, 4), (4, 8, 2), (5, 15, 3), (8, 8, 8), (8, 32, 2), (16, 16, 3))
+LARGER_GROUPS = ((2, 3, 2), (4, 6, 3), (4, 10, 2), (5, 12, 4), (8, 15, 2), (8, 27, 3))  # p does not divide m
 FOLDED = ((2, 4), (4, 8), (4, 20), (6, 12), (8, 24))
 
 
@@ -140,25 +141,24 @@ def test_equal_stages_that_hold_both_sides_of_the_model(schedule: str, p: int, m
 @pytest.mark.parametrize(("p", "m"), ONE_CHUNK)
 def test_heavier_end_stages(p: int, m: int) -> None:
     stages = heavier_ends(p, 1, "stage")
-    assert largest("1f1b", p, m, *stages) < 0.001
-    assert largest("gpipe", p, m, *stages) < 1e-12
-    assert largest("zb-h1", p, m, *stages) < 1e-12
+    for schedule in ("1f1b", "gpipe", "zb-h1"):
+        assert largest(schedule, p, m, *stages) < 1e-12, schedule
     if m >= 2 * p:
         assert largest("zb-h2", p, m, *stages) < 1e-12
 
 
 @pytest.mark.parametrize("where", ["stage", "chunk by a chunk", "chunk by a stage"])
-@pytest.mark.parametrize(("p", "m", "v"), CHUNKS)
+@pytest.mark.parametrize(("p", "m", "v"), [*CHUNKS, *LARGER_GROUPS])
 def test_heavier_end_stages_interleaved(p: int, m: int, v: int, where: str) -> None:
-    found = errors("interleaved", p, m, *heavier_ends(p, v, where))
-    assert found.max() < 1e-12  # the longest of some chains is never above the longest of all
-    assert found.min() > -0.01
+    assert largest("interleaved", p, m, *heavier_ends(p, v, where)) < 1e-12
 
 
-@pytest.mark.parametrize(("p", "m", "v"), [(2, 3, 2), (4, 6, 3), (4, 10, 2), (5, 12, 4), (8, 15, 2), (8, 27, 3)])
-def test_heavier_end_stages_interleaved_in_larger_groups(p: int, m: int, v: int) -> None:
-    for where in ("stage", "chunk by a chunk", "chunk by a stage"):
-        assert largest("interleaved", p, m, *heavier_ends(p, v, where)) < 0.01
+@pytest.mark.parametrize(("p", "m"), [(4, 1), (4, 3), (8, 5), (16, 2)])
+def test_1f1b_with_fewer_micro_batches_than_stages(p: int, m: int) -> None:
+    assert largest("1f1b", p, m, *equal(p)) < 1e-12
+    assert largest("1f1b", p, m, *heavier_ends(p, 1, "stage")) < 1e-12
+    assert largest("zb-h1", p, m, *equal(p)) < 1e-12
+    assert largest("zb-h1", p, m, *heavier_ends(p, 1, "stage")) < 0.1
 
 
 @pytest.mark.parametrize(("p", "m", "v"), [(4, 1, 2), (4, 3, 3), (8, 5, 2), (8, 7, 4)])
@@ -173,9 +173,9 @@ def test_stages_spread_by_a_fifth(p: int, m: int) -> None:
     stages = spread(p, 1, m)
     assert largest("1f1b", p, m, *stages) < 0.01
     assert largest("gpipe", p, m, *stages) < 1e-12
-    assert largest("zb-h1", p, m, *stages) < 0.03
+    assert largest("zb-h1", p, m, *stages) < 0.05
     if m >= 2 * p:
-        assert largest("zb-h2", p, m, *stages) < 0.03
+        assert largest("zb-h2", p, m, *stages) < 0.05
 
 
 @pytest.mark.parametrize(("p", "m", "v"), CHUNKS)
@@ -194,7 +194,7 @@ def test_stages_that_hold_both_sides_of_the_model(schedule: str, p: int, m: int)
 
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_interleaved_anywhere(data: st.DataObject) -> None:
+def test_interleaved_with_an_embedding_and_a_head_of_any_size(data: st.DataObject) -> None:
     p, v = data.draw(st.integers(2, 12)), data.draw(st.integers(2, 8))
     m = p * data.draw(st.integers(1, 3))
     assume(p * m * v <= 1500)
@@ -203,7 +203,7 @@ def test_interleaved_anywhere(data: st.DataObject) -> None:
     chunk = np.ones(p * v)
     chunk[0] += v * more[0]
     chunk[-1] += v * more[1]
-    assert -0.01 < errors("interleaved", p, m, chunk[:, None], ratio * chunk[:, None])[0] < 1e-12
+    assert largest("interleaved", p, m, chunk[:, None], ratio * chunk[:, None]) < 1e-12
 
 
 def test_equal_stages_as_the_papers_say() -> None:
