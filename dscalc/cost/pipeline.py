@@ -132,42 +132,39 @@ def interleaved_s(runs: Runs) -> Array:
     """
     m, v, p = runs.micro, runs.chunks, runs.stages
     group = m / np.maximum(np.floor(m / p), 1.0)
-    again, warm_up = m > group, (v - 1.0) * group
+    again, but_one, warm_up, two_groups = m > group, group - 1.0, (v - 1.0) * group, (v + 1.0) * group
     ways = (_way(runs, runs.forward, runs.ends_forward, group), _way(runs, runs.backward, runs.ends_backward, group))
     turn = ways[0].chunk[-1] + ways[0].head + ways[1].chunk[-1] + ways[1].head  # of the model's last chunk
-    others = np.where(again, group - 1.0, 0.0)  # the first group's micro-batches but one, where a second group follows
     back = [way.arrival + turn + other.whole - other.chunk[-1] for way, other in zip(ways, ways[::-1], strict=True)]
     second = [np.where(again, way.arrival + group * turn + way.chunk[-1], -np.inf) for way in ways]
     best: Array = m * runs.both[-1]
     for way in ways:
         best = best + (way.arrival - warm_up * way.chunk[-1])
-    first, *middle, _ = places(ways[0].chunk, ways[1].chunk, runs.count)
-    for place in (first, *middle):
-        pair = place.own[0] + place.own[1]
-        later = 2.0 * (p - 1.0 - place.passed)
+    for number, place in enumerate(places(ways[0].chunk[:-1], ways[1].chunk[:-1], runs.count[:-1])):
+        pair, later = place.own[0] + place.own[1], 2.0 * (p - 1.0 - place.passed)
         done = np.minimum(warm_up + later + 1.0, m * v)  # forwards before the first backward, with it
-        time_s = m * runs.both[0] if place is first else m * v * pair
-        longer = []
+        third = 2.0 * group - later  # backwards before the second chunk of the second group
+        more = np.where(again, but_one, 0.0) * (turn - pair)  # with the last backward of the group, not the first
+        time_s = m * runs.both[0] if number == 0 else m * v * pair
+        detours = []
         for way, to_back, to_second, one, other, before, before_other in zip(
             ways, back, second, place.own, place.own[::-1], place.before, place.before[::-1], strict=True
         ):
             with_back = to_back - before_other - other - done * one
-            with_second = to_second + before - (v + 1.0) * group * one - (2.0 * group - later) * other
-            if place is first:
-                with_back = with_back - way.embedding * (group + np.maximum(done - v * group, 0.0))
-                first_again = np.minimum(2.0 * (p - 1.0), group) - np.maximum(2.0 * p - 1.0 - group, 0.0)
-                more = others * (turn - pair) - np.where(again, first_again * way.embedding, 0.0)
-                with_second = with_second - 2.0 * group * way.embedding
-                straight = np.zeros_like(m)
+            with_second = to_second + before - two_groups * one - third * other
+            if number == 0:  # its first chunk is among what it has done by then, of the second group in part
+                begun = np.maximum(2.0 * p - 1.0 - group, 0.0)
+                with_back = with_back - way.embedding * (group + np.where(again, begun, 0.0))
+                rest = np.where(again, np.minimum(2.0 * (p - 1.0), group) - begun, 0.0)
+                with_back = with_back + np.maximum(more - rest * way.embedding, 0.0)
+                detours.append(np.maximum(np.maximum(with_back, with_second - 2.0 * group * way.embedding), 0.0))
             else:
-                more = others * (turn - pair)
-                straight = np.maximum((group - 1.0) * (way.chunk[0] + way.embedding - one), 0.0)
-                straight = straight + before + way.embedding
-            with_back = with_back + np.maximum(more, 0.0)
-            time_s = time_s + straight
-            longer.append(np.maximum(np.maximum(with_back, with_second) - straight, 0.0))
+                straight = np.maximum(way.chunk[0] + way.embedding - one, 0.0) * but_one + before + way.embedding
+                with_back = with_back + np.maximum(more, 0.0)
+                detours.append(np.maximum(np.maximum(with_back, with_second) - straight, 0.0))
+                time_s = time_s + straight
         # with one group the detours there and back would overlap
-        time_s = time_s + np.where(again, longer[0] + longer[1], np.maximum(longer[0], longer[1]))
+        time_s = time_s + np.where(again, detours[0] + detours[1], np.maximum(detours[0], detours[1]))
         best = np.where(place.there, np.maximum(best, time_s), best)
     return best
 
