@@ -22,9 +22,10 @@ from dscalc.records import Array
 def one_forward_one_backward_s(runs: Runs) -> Array:
     """1F1B with stages of any size.
 
-    A stage waits for the first micro-batch, for the first backward and after its last forward; the one for which its
-    work and all that take longest sets the pace. With no more micro-batches than stages after it, the first backward
-    follows the last forward.
+    A stage waits for the first micro-batch, then for the first backward to come back or for earlier stages that are
+    slower in going forward, and the same the other way round after its last forward; the one for which its work and all
+    that take longest sets the pace. With no more micro-batches than stages after it, the first backward follows the
+    last forward.
 
     Args:
         runs [s, (runs, n)]: the stages.
@@ -39,12 +40,16 @@ def one_forward_one_backward_s(runs: Runs) -> Array:
         [Narayanan2021] section 2.2; closed form derived, equal to a simulation where the end stages are heavier.
     """
     total, m, p = stage_sum(runs.count * runs.both), runs.micro, runs.stages
-    best = np.zeros_like(total)
+    best, most_f, most_b = (np.zeros_like(total) for _ in range(3))
     for place in places(runs.forward, runs.backward, runs.count):
         (f, b), pair, before = place.own, place.own[0] + place.own[1], place.before[0] + place.before[1]
         rest, later = total - before - pair, p - 1.0 - place.passed
         ahead = np.minimum(later, m - 1.0)  # forwards while the first backward is on its way, backwards after the last
-        first, last = np.maximum(rest - ahead * f, 0.0), np.maximum(rest - ahead * b, 0.0)
+        most_f, most_b = (
+            np.where(place.there, np.maximum(most, one), most) for most, one in ((most_f, f), (most_b, b))
+        )
+        first = np.maximum(np.maximum(rest, ahead * most_f) - ahead * f, 0.0)
+        last = np.maximum(np.maximum(rest, ahead * most_b) - ahead * b, 0.0)
         idle = np.where(later < m - 1.0, first + last, np.maximum(first, last))
         best = np.where(place.there, np.maximum(best, before + m * pair + idle), best)
     return best
