@@ -96,9 +96,7 @@ class _Way:
 def _way(runs: Runs, stage: Array, ends: Array, group: Array) -> _Way:
     v = runs.chunks
     embedding, head = np.where(v > 1.0, ends, 0.0)
-    chunk = stage / v
-    chunk[0] -= embedding / v
-    chunk[-1] -= head / v
+    chunk = np.stack([stage[0] - embedding, *stage[1:-1], stage[-1] - head]) / v
     whole = stage_sum(runs.count * chunk)
     later = np.where(runs.count[1:] > 0.0, chunk[1:], 0.0).max(axis=0)
     most = np.maximum(later, chunk[0])

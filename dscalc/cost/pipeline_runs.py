@@ -103,7 +103,7 @@ def places(forward: Array, backward: Array, count: Array) -> Iterator[Place]:
     References:
         [Definition] of a run.
     """
-    before_f, before_b, passed = (np.zeros(count.shape[1]) for _ in range(3))
+    before_f, before_b, passed = (np.zeros_like(count[0]) for _ in range(3))
     for f, b, stages in zip(forward, backward, count, strict=True):
         there, most = stages > 0.0, stages.max(initial=0.0)
         if most > 0.0:
