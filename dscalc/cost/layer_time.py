@@ -14,7 +14,7 @@ from dscalc.records import Array, Engine, Layouts, ModelShape, PaceConstants
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("compute/linear_layers", ("linear",)),
     ("compute/attention", ("core",)),
-    ("compute/experts", ("expert", "routing")),
+    ("compute/experts", ("expert", "routing", "weights")),
     ("compute/elementwise", ("stream",)),
 )
 TP_COLLECTIVES, TP_AGAIN = 4.0, 2.0  # a layer forward and backward; and under full recompute
@@ -133,6 +133,7 @@ def layer_times(
     leaves = sent.pp_domains > 1.0
     floor = np.where(leaves, pace.floor_s + pace.floor_tp_s * layouts.tp, 0.0)
 
+    local = float(max(shape.experts, 1)) / layouts.ep
     beside = np.where(layouts.schedule == DUALPIPE, 0.0, 1.0)  # dispatch runs beside the other direction's compute
 
     def layer(kind: str, expert: float) -> LayerTime:
@@ -163,7 +164,7 @@ def layer_times(
             gpu = gpu + part
         gpu = gpu + again
         busy = gpu + tp_exposed + cp_exposed + ep_exposed
-        host = (pace.host_layer_s + expert * pace.host_expert_s) * (1.0 + full * AGAIN_OF_ALL) + collectives
+        host = (pace.host_routed_layer_s + local * pace.host_expert_s if expert else pace.host_layer_s) * (1.0 + full * AGAIN_OF_ALL) + collectives
         host = np.maximum(host, floor)
         flop = sum((w.forward_flop * (1.0 + w.again * again_all) + w.backward_flop for w, _ in mine), start=zero)
         return LayerTime(
@@ -176,7 +177,7 @@ def layer_times(
             ep=ep,
             ep_exposed=ep_exposed,
             host=host + zero,
-            waits=soft_maximum(busy, host, constants.floor_power) - busy,
+            waits=soft_maximum(busy, host, constants.expert_floor_power if expert else constants.floor_power) - busy,
             forward=ahead / gpu,
             flop=flop,
         )

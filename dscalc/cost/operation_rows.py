@@ -223,6 +223,20 @@ OPERATIONS: tuple[Operation, ...] = (
         "[Shazeer2020]",
     ),
     Operation(
+        "expert_weights",
+        "moe",
+        "weights",
+        lambda c: (
+            c.local_experts / c.etp * (1.0 + _gate(c)) * c.shape.hidden * c.shape.moe_ffn_hidden,
+            THIRD,
+            2.0 * THIRD,
+            1.0,
+        ),
+        0,
+        "passes over the weights and gradients of the rank's experts, (2 + gate) E / e h f_e / x",
+        "[MegatronLM] fused weight-gradient accumulation",
+    ),
+    Operation(
         "routing",
         "moe",
         "routing",

@@ -28,11 +28,13 @@ class Pace:
     flash_fraction: Array
     elementwise: Array
     host_layer_s: Array
+    host_routed_layer_s: Array
     host_expert_s: Array
     loss_passes: Array
     tp_exposed: Array
     dp_exposed: Array
     pp_exposed: Array
+    routing_passes: Array
     ep_exposed: Array
     overlap_power: Array
     gather_slowdown: Array
@@ -68,11 +70,13 @@ def pace_of(table: PaceTable, layouts: Layouts, engine: Engine) -> Pace:
         flash_fraction=np.where(np.isnan(own), engine.flash_fraction, own),
         elementwise=table.elementwise[code],
         host_layer_s=np.where(low, table.host_layer_low_s[code], table.host_layer_s[code]),
+        host_routed_layer_s=table.host_routed_layer_s[code],
         host_expert_s=table.host_expert_s[code],
         loss_passes=table.loss_passes[code],
         tp_exposed=table.tp_exposed[code],
         dp_exposed=np.maximum(exposed, np.where(in_pipeline, table.dp_exposed_pipeline[code], 0.0)),
         pp_exposed=table.pp_exposed[code],
+        routing_passes=table.routing_passes[code],
         ep_exposed=table.ep_exposed[code],
         overlap_power=table.overlap_power[code],
         gather_slowdown=table.gather_slowdown[code],
@@ -237,6 +241,10 @@ def operation_seconds(work: Work, engine: Engine, pace: Pace, constants: PaceCon
         backward = work.backward_flop * each + work.backward_bytes * moved
     else:
         passes = pace.loss_passes if kind == "loss" else pace.elementwise
-        each = (constants.routing_passes if kind == "routing" else passes) / memory
+        if kind == "routing":
+            passes = pace.routing_passes
+        elif kind == "weights":
+            passes = constants.expert_weight_passes
+        each = passes / memory
         forward, backward = work.forward_bytes * each, work.backward_bytes * each
     return Time(forward, backward, forward * work.again)
