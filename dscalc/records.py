@@ -391,8 +391,8 @@ class PaceTable:
     elementwise: Array  # passes over memory of element-wise kernels, over those of fused ones
     host_layer_s: Array  # time in which the host launches forward and backward of a layer
     host_layer_low_s: Array  # the same where linear layers run in 8 bits or fewer
-    host_routed_layer_s: Array  # time in which the host launches a layer with experts, those apart
-    host_expert_s: Array  # added by each expert of the rank
+    host_moe_layer_s: Array  # the same of a layer with experts, at any precision
+    host_expert_s: Array  # added to a layer by each expert of the rank: products of single experts leave gaps
     loss_passes: Array  # 16-bit passes over the logits, head and loss together
     tp_exposed: Array  # share of tensor-parallel communication that compute does not hide
     dp_exposed: Array  # share of gradient and weight communication exposed without sharded gradients (ZeRO-0)
@@ -427,7 +427,6 @@ class PaceConstants:
     optimizer_bytes: float  # memory traffic of a fused optimizer per owned parameter
     expert_slowdown: float  # of matrix products of experts
     expert_low_power: float  # of the gain of low precision that they get: 1 all of it, 0 none
-    expert_floor_power: float  # as floor_power, of a layer whose host waits for the GPU's counts of routed tokens
     expert_weight_passes: float  # 16-bit passes over the experts of a rank, each micro-batch
 
 

@@ -164,7 +164,9 @@ def layer_times(
             gpu = gpu + part
         gpu = gpu + again
         busy = gpu + tp_exposed + cp_exposed + ep_exposed
-        host = (pace.host_routed_layer_s + local * pace.host_expert_s if expert else pace.host_layer_s) * (1.0 + full * AGAIN_OF_ALL) + collectives
+        launched = 1.0 + full * AGAIN_OF_ALL
+        host = (pace.host_moe_layer_s if expert else pace.host_layer_s) * launched + collectives
+        gaps = expert * pace.host_expert_s * local * launched  # between products of single experts, however large
         host = np.maximum(host, floor)
         flop = sum((w.forward_flop * (1.0 + w.again * again_all) + w.backward_flop for w, _ in mine), start=zero)
         return LayerTime(
@@ -177,7 +179,7 @@ def layer_times(
             ep=ep,
             ep_exposed=ep_exposed,
             host=host + zero,
-            waits=soft_maximum(busy, host, constants.expert_floor_power if expert else constants.floor_power) - busy,
+            waits=soft_maximum(busy + gaps, host, constants.floor_power) - busy,
             forward=ahead / gpu,
             flop=flop,
         )

@@ -28,7 +28,7 @@ class Pace:
     flash_fraction: Array
     elementwise: Array
     host_layer_s: Array
-    host_routed_layer_s: Array
+    host_moe_layer_s: Array
     host_expert_s: Array
     loss_passes: Array
     tp_exposed: Array
@@ -70,7 +70,7 @@ def pace_of(table: PaceTable, layouts: Layouts, engine: Engine) -> Pace:
         flash_fraction=np.where(np.isnan(own), engine.flash_fraction, own),
         elementwise=table.elementwise[code],
         host_layer_s=np.where(low, table.host_layer_low_s[code], table.host_layer_s[code]),
-        host_routed_layer_s=table.host_routed_layer_s[code],
+        host_moe_layer_s=table.host_moe_layer_s[code],
         host_expert_s=table.host_expert_s[code],
         loss_passes=table.loss_passes[code],
         tp_exposed=table.tp_exposed[code],
@@ -240,11 +240,11 @@ def operation_seconds(work: Work, engine: Engine, pace: Pace, constants: PaceCon
         forward = work.forward_flop * each + work.forward_bytes * moved
         backward = work.backward_flop * each + work.backward_bytes * moved
     else:
-        passes = pace.loss_passes if kind == "loss" else pace.elementwise
-        if kind == "routing":
-            passes = pace.routing_passes
-        elif kind == "weights":
-            passes = constants.expert_weight_passes
-        each = passes / memory
+        passes: dict[str, Array | float] = {
+            "loss": pace.loss_passes,
+            "routing": pace.routing_passes,
+            "weights": constants.expert_weight_passes,
+        }
+        each = passes.get(kind, pace.elementwise) / memory
         forward, backward = work.forward_bytes * each, work.backward_bytes * each
     return Time(forward, backward, forward * work.again)
