@@ -119,6 +119,8 @@ def _lower(cells: dict[str, str]) -> StepRow:
     for flag in filter(None, cells.get("flags", "").split(";")):
         if flag in LEFT_OUT_FLAGS:
             raise UnusableRowError(LEFT_OUT_FLAGS[flag])
+    if re.search(r"\bcapacity=\d", cells.get("notes", "")):
+        raise UnusableRowError("experts padded to a capacity, tokens beyond it dropped")
     task = cells.get("task", "")
     if task not in TRAINING:
         raise UnusableRowError(f"task {task}: not training of all weights")
@@ -180,7 +182,7 @@ def _filled(cells: dict[str, str]) -> dict[str, str]:
         tuple(table["megatron_core_on"]["gpus"])
     ):
         found["framework"] = "Megatron-Core"
-    for rule in table["stack_by_notes"]:
+    for rule in table["stack_of_experts"] if cells.get("moe_experts") else ():
         if (
             found.get("framework", "").startswith(tuple(rule["frameworks"]))
             and any(word in cells.get("notes", "").lower() for word in rule["words"])
