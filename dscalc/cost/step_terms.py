@@ -46,7 +46,7 @@ SPECS: dict[str, LeafSpec] = {
         _spec(
             "communication/cp", "m L_i key and value around the ring, less the attention that hides them", "[Liu2023]"
         ),
-        _spec("communication/ep", "m L_i x_ep (dispatch and combine)", "[Shazeer2017]; [DeepEP] where a token goes to a node once"),
+        _spec("communication/ep", "m L_i x_ep (dispatch and combine)", "[Shazeer2017]; [DeepEP]"),
         _spec("communication/fsdp", "m L_i ((layer^q + gather^q)^(1/q) - layer)", f"[Zhao2023]; {FITTED}"),
         _spec("communication/pp", "m x_pp (messages to the neighbours)", "[Narayanan2021] section 2.2"),
         _spec("pipeline/bubble", "pipeline time less m times its slowest stage", "[Narayanan2021] section 2.2"),
