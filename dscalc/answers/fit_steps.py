@@ -77,7 +77,8 @@ class StepFactors:
         """What a reader should know before trusting the factors."""
         found = []
         if not self.fit.values:
-            text = f"{self.file}: {len(self.rows)} steps identify no factor of {self.stack}"
+            steps = "one step identifies" if len(self.rows) == 1 else f"{len(self.rows)} steps identify"
+            text = f"{self.file}: {steps} no factor of {self.stack}: several of them could explain what was measured"
             found.append(
                 Warning("not_identified", text, "add steps of other micro-batches, sequence lengths and layouts")
             )
