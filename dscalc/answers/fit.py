@@ -10,6 +10,7 @@ import numpy as np
 
 from dscalc.answers.envelope import Warning, envelope
 from dscalc.answers.fit_profile import Profiled, profiled
+from dscalc.calibrate.log_text import printed
 from dscalc.calibrate.logs import read_log
 from dscalc.calibrate.measurements import HALVES, Check, Compute, Read, Table
 from dscalc.calibrate.table_checks import PLAIN, SCALED, Stated
@@ -267,7 +268,7 @@ def fit(
         step_file=None if step is None else os.fspath(step),
         output=None if output is None else os.fspath(output),
     )
-    twice = tuple(file for file, count in counts.items() if count > 1)
+    twice = tuple(printed(file) for file, count in counts.items() if count > 1)
     return FitAnswer(tuple(logs), tuple(left_out), twice, stated, rows, found)
 
 

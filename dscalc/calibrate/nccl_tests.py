@@ -173,8 +173,8 @@ class Reader:
         part.last_listed = line.number
         part.hosts.add(found[2])
         part.devices = max(part.devices, int(found[3]) + 1)
-        if found[4].strip():
-            part.gpus[found[4].strip()[:80]] += 1
+        if gpu := " ".join(found[4].split())[:80]:
+            part.gpus[gpu] += 1
         self.seen_ranks.append(line.number)
 
     def _command(self, text: str, line: Line) -> None:

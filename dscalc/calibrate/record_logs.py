@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from dscalc.calibrate.log_text import Log, untagged
+from dscalc.calibrate.log_text import Log, printed, untagged
 from dscalc.calibrate.measurements import Read, Table
 from dscalc.calibrate.nccl_rows import NO_HALF, NOTHING, OPS, Cell, Half, Row, agree, number
 from dscalc.calibrate.table_checks import NOTHING_STATED, Claims, Stated, make_table, verify
@@ -260,7 +260,7 @@ class _Gathered:
         if devices:  # one for each process
             self.ranks, self.ranks_from = len(devices) * each, "the list of devices"
             self.nodes = len({str(d.get("hostname")) for d in devices})
-            self.gpu = "".join(c for c in str(devices[0].get("device_info", ""))[:80] if c.isprintable())
+            self.gpu = " ".join(printed(str(devices[0].get("device_info", ""))[:80]).split())
         average, bounds = found.get("average_bus_bandwidth"), found.get("out_of_bounds")
         if isinstance(average, dict):
             self.mean = number(_text(average.get("bandwidth")))

@@ -438,6 +438,30 @@ def test_encodings(tmp_path: Path, encoding: str) -> None:
     assert one.size_bytes.tolist() == SIZES
 
 
+HIDDEN = "\u202e\u2066\u200b\x07\x9b\ufeff\u2028\x1b[31m"
+
+
+@pytest.mark.parametrize("form", ["text", "json", "mamf"])
+def test_names_in_a_file_cannot_command_a_terminal_or_turn_text_around(tmp_path: Path, form: str) -> None:
+    log = nccl_tests("all_reduce", 8, SIZES, times_of(SIZES, 12.0, 180.0), hosts=2)
+    name = f"NVIDIA {HIDDEN} H\u202e100 80GB\u202c"
+    file = tmp_path / "a\u202e\x1b[31mb.log"
+    if form == "mamf":
+        text = MAMF.replace("NVIDIA H100 80GB HBM3", name) + "     1 |  700.1 TFLOPS @ 1024x2048x4096 | best: 700.1\n"
+    elif form == "json":
+        text = nccl_json().replace("NVIDIA H200", name.replace("\x1b", "\\u001b").replace("\x07", "\\u0007"))
+    else:
+        text = log.text.replace("NVIDIA H100", name).replace(" on node", " on \u202enode")
+    file.write_text(text, encoding="utf-8")
+    found = read_log(file)
+    (one,) = [*found.tables, *found.compute]
+    assert one.gpu.replace("[31m", "").split() == ["NVIDIA", "H100", "80GB"]
+    assert one.gpu.isprintable()
+    assert found.file == one.file == f"{tmp_path}/a [31mb.log"
+    if form == "text":
+        assert (found.tables[0].ranks, found.tables[0].nodes) == (8, 2)
+
+
 def test_bare_returns_of_a_progress_display() -> None:
     log = nccl_tests("all_reduce", 8, SIZES, times_of(SIZES, 12.0, 180.0))
     assert table("progress 1\rprogress 2\r" + log.text).size_bytes.tolist() == SIZES
