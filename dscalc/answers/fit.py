@@ -124,6 +124,7 @@ class FitAnswer:
             "format": log.format,
             "tables": self.to_json_tables(log),
             "compute": self.to_json_compute(log),
+            "network": log.network or None,
             "notes": list(log.notes),
         }
 
@@ -219,6 +220,7 @@ def fit(
     nodes: int | None = None,
     step: str | os.PathLike[str] | None = None,
     compare: bool = False,
+    compare_with: str | None = None,
     output: str | os.PathLike[str] | None = None,
     **options: object,
 ) -> FitAnswer:
@@ -232,7 +234,8 @@ def fit(
         ranks: members of the group, where the logs do not say it.
         nodes: nodes that the group lies on, where the logs do not say it.
         step: a CSV file of measured steps: columns named as the options of ``dscalc step``, and ``step_time_s``.
-        compare: set the shipped profile of that kind of node beside it.
+        compare: set the shipped profile of that kind of node and network beside it.
+        compare_with: set this shipped cluster beside it.
         output: where the profile is to be written; its text is ``profiled.text``.
         options: ``cluster``, ``gpu``, ``gpus_per_node``, ``interconnect`` and ``profile``: what was measured.
 
@@ -264,7 +267,7 @@ def fit(
     found = profiled(
         logs,
         gather(options),
-        comparing=compare,
+        comparing=compare_with or compare,
         step_file=None if step is None else os.fspath(step),
         output=None if output is None else os.fspath(output),
     )

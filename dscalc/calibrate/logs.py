@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from dscalc.calibrate import gemm_logs, nccl_tests, record_logs, rows, torch_logs
+from dscalc.calibrate.log_network import network_named
 from dscalc.calibrate.log_text import Log, load
 from dscalc.calibrate.measurements import Read
 from dscalc.calibrate.table_checks import NOTHING_STATED, Stated
@@ -73,14 +74,16 @@ def read_text(log: Log, stated: Stated = NOTHING_STATED) -> Read:
     useful = [one for one in found if one.tables or one.compute]
     if not useful:
         raise InputError(_why(log, found), where=log.name)
+    network = network_named(log.text)
     if len(useful) == 1:
-        return useful[0]
+        return useful[0]._replace(network=network)
     return Read(
         log.name,
         " + ".join(one.format for one in useful),
         tuple(table for one in useful for table in one.tables),
         tuple(kernel for one in useful for kernel in one.compute),
         tuple(note for one in useful for note in one.notes),
+        network,
     )
 
 

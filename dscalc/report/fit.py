@@ -140,7 +140,8 @@ def _markdown(found: FitAnswer) -> str:
     if rates := sustained_cells(found.profiled):
         parts.append(to_markdown(rates, ["one GPU sustains", "rate", "rows", ""], right=(1, 2)))
     if beside := compared_cells(found.profiled):
-        heads = [f"beside {found.profiled.compared_with}", *(name for name, _ in COMPARED_HEADINGS[1:])]
+        usual = found.profiled.beside.cluster.id if found.profiled.beside else ""
+        heads = [f"beside {usual}", *(name for name, _ in COMPARED_HEADINGS[1:])]
         plain = [[c.text if isinstance(c, Span) else str(c) for c in row] for row in beside]
         parts.append(to_markdown(plain, heads, right=(1, 2, 3, 4, 5)))
     parts += ["".join(f"- {w.message}. Next: {w.next_step}.\n" for w in found.warnings())]

@@ -140,7 +140,9 @@ COMPARED_HEADINGS = (
 def compared_cells(answer: Profiled) -> list[tuple[Cell, ...]]:
     """Measured beside the shipped cluster, under ``COMPARED_HEADINGS``."""
     rows: list[tuple[Cell, ...]] = []
-    for each in answer.compared:
+    if answer.beside is None:
+        return rows
+    for each in answer.beside.groups:
         style = BAD if each.verdict == "slow" else GOOD if each.verdict == "usual" else STRONG
         published = format_rate(each.published_busbw_bytes_per_s) if each.published_busbw_bytes_per_s else ""
         small = ""
@@ -156,7 +158,7 @@ def compared_cells(answer: Profiled) -> list[tuple[Cell, ...]]:
                 small,
             )
         )
-    for kernel in answer.kernels:
+    for kernel in answer.beside.kernels:
         rate = format_rate if kernel.what == "memory" else format_flop_rate
         style = BAD if kernel.verdict == "slow" else GOOD
         share = Span(f"{kernel.fraction:.0%}", style)
@@ -165,29 +167,34 @@ def compared_cells(answer: Profiled) -> list[tuple[Cell, ...]]:
 
 
 def _compared(out: Screen, answer: Profiled) -> None:
-    if not answer.compared_with:
+    found = answer.beside
+    if found is None:
         return
-    out.head(f"Beside {answer.compared_with}", "bus bandwidth of the largest message, and a small one's time")
+    usual = found.cluster.id
+    out.head(f"Beside {usual}", "bus bandwidth of the largest message, and a small one's time")
+    out.say(f"{found.why[0].upper()}{found.why[1:]}.", QUIET)
     rows = compared_cells(answer)
     if rows:
         out.table(COMPARED_HEADINGS, rows)
     else:
         out.say("Nothing is known of that kind to compare with.", QUIET)
     slow: dict[tuple[str, ...], list[str]] = {}
-    for each in answer.compared:
+    for each in found.groups:
         slow.setdefault(each.causes, []).append(f"{each.key.op} of {each.key.ranks}")
-    for kernel in answer.kernels:
+    for kernel in found.kernels:
         slow.setdefault(kernel.causes, []).append(kernel.what)
     for causes, names in slow.items():
         if causes:
             out.say(f"What usually slows {', '.join(names)}:")
             for cause in causes:
                 out.say(f"- {cause}", hang=2)
-    effect = answer.effect
-    if effect is not None:
+    effect = found.effect
+    if isinstance(effect, str):
+        out.say(effect, QUIET)
+    else:
         ratio = effect.measured_s / effect.usual_s
         out.say(
-            f"A step of {effect.words}: {format_time(effect.usual_s)} as {answer.compared_with} is described, "
+            f"A step of {effect.words}: {format_time(effect.usual_s)} as {usual} is described, "
             f"{format_time(effect.measured_s)} as measured ({ratio:.2f} times).",
             STRONG,
         )
