@@ -160,7 +160,8 @@ def _predict(inputs: Sequence[Inputs], sent: Sequence[Exchange], factors: Mappin
     for each, wire in zip(inputs, sent, strict=True):
         gpu, shape = each.case.machine.gpu, each.case.model.shape
         assert gpu is not None  # noqa: S101 - a step has one
-        c = calibrated(gpu, sustained, each.case.layout.spec.stack, each.engine, each.table)
+        spec = each.case.layout.spec
+        c = calibrated(gpu, sustained, spec.stack, spec.precision, each.engine, each.table)
         took = timed_step(shape, each.layouts, c.engine, c.table, each.constants, wire, each.case.adapters)
         found.append(float(took.step_time_s[0]))
     return np.asarray(found)

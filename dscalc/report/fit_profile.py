@@ -104,7 +104,7 @@ def sustained_cells(answer: Profiled) -> list[tuple[str, ...]]:
     for each in answer.compute:
         if each["kind"] == "gemm":
             share = each["flop_per_s_stderr"] / each["flop_per_s"]
-            ramp = f"half of a tile lost at {each['ramp']:.0f}" if each["ramp"] else "sizes too alike for a ramp"
+            ramp = f"half of a tile lost at {each['ramp']:.0f}" if each["ramp"] else "too few or too like for a ramp"
             what = f"{each['dtype'] or ''} matrix products".strip()
             rows.append(
                 (what, _within(format_flop_rate(each["flop_per_s"]), f"{share:.1%}"), f"{each['points']}", ramp)

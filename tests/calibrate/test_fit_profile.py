@@ -417,3 +417,54 @@ def test_no_cluster_of_another_kind_is_taken_in_its_place(tmp_path: Path) -> Non
     sockets = EFA.replace("NET/OFI Selected Provider is efa", "NET/Socket : Using [0]eth0:10.0.0.1<0>")
     log = a_log(tmp_path, "run.log", "Tesla V100-SXM2-32GB", 0.3e9, head=sockets)
     assert "over_sockets" in {w.code for w in fit(log, compare=True).profiled.warnings}
+
+
+def mamf(dtype: str, tflop_per_s: float) -> str:
+    """A log of mamf-finder: three shapes, the largest at this rate."""
+    rows = [(2048, 0.97), (4096, 0.99), (8192, 1.0)]
+    lines = [f"** Dtype: torch.{dtype}", "- _CudaDeviceProperties(name='NVIDIA H100 80GB HBM3', major=9)", ""]
+    for number, (side, share) in enumerate(rows, start=1):
+        rate = f"{share * tflop_per_s:.1f} TFLOPS @ {side}x{side}x8192"
+        lines.append(f"     {number} |  {rate}      | best:  {rate} (MxNxK)")
+    return "\n".join(lines) + "\n"
+
+
+def test_products_of_8_bits_speed_the_linear_layers_of_that_precision_alone(logs: Path) -> None:
+    """H100: the best product published is 1,402.6 TFLOP/s in fp8 and 794.5 in bf16; a tenth less is a tenth less."""
+    (logs / "8.log").write_text(mamf("float8_e4m3fn", 0.9 * 1402.6))
+    (logs / "16.log").write_text(mamf("bfloat16", 0.8 * 794.5))
+    ours = {
+        "both": written(logs, "8.log", "16.log", cluster="dgx-h100").rename(logs / "both.json"),
+        "fp8": written(logs, "8.log", cluster="dgx-h100").rename(logs / "fp8.json"),
+        "none": None,
+    }
+
+    def linear(which: str, precision: str) -> tuple[float, dict[str, tuple[float, str]]]:
+        hold: dict[str, Any] = {"cluster": "dgx-h100"} if ours[which] is None else {"profile": str(ours[which])}
+        found = dscalc.step(model="llama-3-8b", gpus=8, precision=precision, stack="megatron", **hold)
+        rates = {a.name: (a.value, a.source) for a in found.assumptions}
+        return next(t.seconds for t in found.terms if t.path == "compute/linear_layers"), rates
+
+    for which, precision, share in (
+        ("both", "fp8", 0.9),
+        ("both", "bf16", 0.8),
+        ("fp8", "fp8", 0.9),
+        ("fp8", "bf16", 1.0),
+    ):
+        mine, rates = linear(which, precision)
+        assert linear("none", precision)[0] / mine == pytest.approx(share, rel=0.01), (which, precision)
+        gain = rates.get("step.H100-SXM5-80GB.linear_gain")
+        assert (gain is not None) == (precision == "fp8")
+        if gain is not None:
+            assert "8.log" in gain[1]
+            assert gain[0] == pytest.approx(1.699 * share / (0.8 if which == "both" else 1.0), rel=0.01)
+
+
+def test_slow_products_of_8_bits_are_no_gain_and_impossible_ones_are_left_out(logs: Path) -> None:
+    (logs / "slow.log").write_text(mamf("float8_e4m3fn", 300.0))
+    profile = str(written(logs, "slow.log", cluster="dgx-h100"))
+    step = {"model": "llama-3-8b", "gpus": 8, "stack": "megatron"}
+    slow, plain = (dscalc.step(**step, profile=profile, precision=p) for p in ("fp8", "bf16"))
+    assert slow.step_time_s >= plain.step_time_s
+    (logs / "fast.log").write_text(mamf("float8_e4m3fn", 2500.0))
+    assert "faster_than_peak" in {w.code for w in fit(logs / "fast.log", cluster="dgx-h100").profiled.warnings}

@@ -47,7 +47,7 @@ def steps(folder: Path, record: dict[str, Any], truth: dict[str, float], noise: 
         inputs = step_inputs(given, build_case(given))[0]
         gpu = inputs.case.machine.gpu
         assert gpu is not None
-        c = calibrated(gpu, Sustained.model_validate(made), "megatron", inputs.engine, inputs.table)
+        c = calibrated(gpu, Sustained.model_validate(made), "megatron", "bf16", inputs.engine, inputs.table)
         took = float(replace(inputs, engine=c.engine, table=c.table).run().step_time_s[0])
         seconds = took * np.exp(rng.normal(0.0, noise))
         lines.append(f"llama-3-8b,{gpus},{tp},{micro_batch},{seq_len},1,megatron,{seconds:.6g}")
