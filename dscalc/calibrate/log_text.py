@@ -54,6 +54,7 @@ _PRINTED = _Printed()
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")
 _NOISE = re.compile(  # a line of NCCL or RCCL that begins anywhere
     r"(?:\[\d{4}-\d\d-\d\d[ T][\d:.,]+\] ?)?[A-Za-z][\w.-]{0,80}:\d+:\d+ (?:\[\w+\] )?"
+    r"(?:[\w./-]{1,80}:\d{1,6} )?"  # warnings name their place in the source
     r"[NR]CCL (?:INFO|WARN|TRACE|ERROR|ABORT|CALL)\b"
 )
 _TAG = re.compile(

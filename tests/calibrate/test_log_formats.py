@@ -15,7 +15,7 @@ from dscalc.calibrate.logs import read_log, read_text
 from dscalc.calibrate.measurements import Read, Table
 from dscalc.calibrate.table_checks import NOTHING_STATED, Stated
 from dscalc.errors import InputError
-from tests.calibrate.written import GENERATIONS, NOISE, nccl_tests, times_of
+from tests.calibrate.written import GENERATIONS, NOISE, OTHERS, nccl_tests, times_of
 
 SIZES = [1024 << k for k in range(0, 20, 2)]
 
@@ -67,6 +67,24 @@ def test_the_format_says_which_library() -> None:
     text = log.text.replace("# Using devices", "rccl-tests: Version develop:a7809b3\n# Using devices")
     assert read(text).format == "rccl-tests"
     assert read(log.text).format == "nccl-tests"
+
+
+def test_the_first_years_counted_milliseconds() -> None:
+    one = table(OTHERS["first-years"])
+    assert (one.op, one.ranks, one.nodes, one.gpu) == ("all_reduce", 4, 1, "Tesla P100-PCIE-16GB")
+    assert one.time_s == pytest.approx(np.array([[0.148e-3, 13.442e-3], [0.150e-3, 13.501e-3]]))
+    assert all(c.ok for c in one.checks), one.checks
+
+
+def test_a_warning_of_nccl_names_its_place_in_the_source() -> None:
+    log = nccl_tests("all_reduce", 8, SIZES, times_of(SIZES, 12.0, 180.0))
+    warning = "gpu01:4000:4031 [0] transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer with status=12"
+    with pytest.raises(InputError, match=r"line 17 says .*NCCL WARN NET/IB : Got completion from peer"):
+        read("\n".join([*log.lines[: min(log.rows)], warning]) + "\n")
+    at = min(log.rows) + 2
+    row = log.lines[at]
+    broken = "\n".join([*log.lines[:at], row[:50] + warning, row[50:], *log.lines[at + 1 :]]) + "\n"
+    assert table(broken).size_bytes.tolist() == SIZES
 
 
 def test_a_run_that_died_names_the_warning_of_nccl() -> None:
@@ -190,6 +208,8 @@ def test_json_of_nccl_tests() -> None:
     assert all(c.ok for c in one.checks), one.checks
     tagged = read("[1,0]<stdout>:" + nccl_json())
     assert tagged.tables[0].size_bytes.tolist() == SIZES
+    labelled = "".join(f"0: {line}\n" for line in json.dumps(json.loads(nccl_json()), indent=2).split("\n"))
+    assert read(labelled).tables[0].size_bytes.tolist() == SIZES
 
 
 def test_json_that_was_cut_gives_the_records_that_are_whole() -> None:
@@ -243,6 +263,8 @@ def test_csv_with_units_in_its_heading() -> None:
     one = table(text)
     assert one.time_s[:, 0] == pytest.approx([92.79e-6, 92.15e-6])
     assert (one.op, one.ranks) == ("all_reduce", 8)  # 19.78 GB/s x 92.79 us / 1 MiB = 1.75
+    for other in (text.replace(",", "\t"), text.replace(",", ";").replace(".", ",")):
+        assert table(other).time_s.tolist() == one.time_s.tolist()  # and no reader takes them a second time
     torn = table(text[:-4])
     assert torn.size_bytes.tolist() == [1048576.0]
     assert torn.rows_torn == 1
