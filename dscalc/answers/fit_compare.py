@@ -91,7 +91,10 @@ def beside(
 
 
 def _named(name: str, base: Base) -> ClusterSpec:
-    cluster = load_cluster(name).spec
+    try:
+        cluster = load_cluster(name).spec
+    except DscalcError as error:
+        raise InputError(error.message, where="--compare-with") from None
     if cluster.gpu != base.gpu.id:
         raise InputError(
             f"{cluster.id} has {cluster.gpu}, but what was measured is {base.gpu.id}", where="--compare-with"

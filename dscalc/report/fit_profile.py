@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from dscalc.answers.fit_profile import Profiled
 
 MOST_CHARTS = 2
+WIDE = 0.3  # of a rate: a standard error beyond it says that products were too small to tell what large ones reach
 WORDS = {
     "compute_factor": "all that the GPU computes",
     "attention_factor": "attention, on top of that",
@@ -106,9 +107,10 @@ def sustained_cells(answer: Profiled) -> list[tuple[str, ...]]:
             share = each["flop_per_s_stderr"] / each["flop_per_s"]
             ramp = f"half of a tile lost at {each['ramp']:.0f}" if each["ramp"] else "too few or too like for a ramp"
             what = f"{each['dtype'] or ''} matrix products".strip()
-            rows.append(
-                (what, _within(format_flop_rate(each["flop_per_s"]), f"{share:.1%}"), f"{each['points']}", ramp)
-            )
+            rate = _within(format_flop_rate(each["flop_per_s"]), f"{share:.1%}")
+            if share > WIDE:
+                rate, ramp = "not identified", f"best {format_flop_rate(each['best_flop_per_s'])}"
+            rows.append((what, rate, f"{each['points']}", ramp))
             for part in each["classes"]:
                 ends = dict.fromkeys(f"{part[end]:.0e}" for end in ("least_flop", "most_flop"))
                 span = f"  of {' to '.join(ends)} FLOP"
@@ -208,13 +210,15 @@ def _steps(out: Screen, answer: Profiled) -> None:
     rows: list[tuple[Cell, ...]] = [
         (name.replace("_", " "), f"{v.value:.3f} ± {v.stderr:.3f}", WORDS[name]) for name, v in steps.fit.values.items()
     ]
-    rows += [
-        (name.replace("_", " "), "not identified", f"{WORDS[name]}: stays as it ships") for name in steps.fit.unknown
-    ]
+    rows += [(name.replace("_", " "), "not identified", WORDS[name]) for name in steps.fit.unknown]
     out.table([("", "left"), ("", "right"), ("time of", "left")], rows)
+    if steps.fit.unknown:
+        out.say("What is not identified stays as it ships.", QUIET)
+    alone = len(steps.rows) == 1
+    left_out = "" if alone else f", {steps.error('left_out_s'):.1%} for a step left out"
     out.say(
-        f"Median error {steps.error('before_s'):.1%} before, {steps.error('after_s'):.1%} after, "
-        f"{steps.error('left_out_s'):.1%} for a step left out.",
+        f"{'Error' if alone else 'Median error'} {steps.error('before_s'):.1%} before, "
+        f"{steps.error('after_s'):.1%} after{left_out}.",
         STRONG,
     )
     worst = sorted(steps.rows, key=lambda row: -abs(row.left_out_s / row.measured_s - 1.0))[:5]
