@@ -113,7 +113,7 @@ def _of_the_kind(
     fabrics = [network for network in networks if network != SOCKETS]
     said, fitting = "", same
     if base.interconnect is not None:
-        said = f"--interconnect {base.interconnect.id}"
+        said = f"{base.interconnect.id}, as --interconnect says"
         fitting = [c for c in same if c.tiers[-1].interconnect == base.interconnect.id]
     elif len(fabrics) == 1:
         said = f"{fabrics[0]}, which the log names"
@@ -147,7 +147,7 @@ def _are(clusters: Sequence[ClusterSpec]) -> str:
 def _with_such_nodes(fits: Sequence[Fit], base: Base, *, sized: bool) -> tuple[list[ClusterSpec], str]:
     """Shipped clusters with such nodes, and what such nodes are."""
     kinds = [load_cluster(name).spec for name in cluster_ids()]
-    kinds = [c for c in kinds if c.gpu == base.gpu.id and c.tiers]
+    kinds = [c for c in kinds if c.gpu == base.gpu.id and c.tiers and not c.faults]
     same = [c for c in kinds if c.gpus_in_node == base.gpus_per_node]
     if same:
         return same, f"nodes of {base.gpus_per_node} {base.gpu.id}"
@@ -219,13 +219,16 @@ def _effect(usual: ClusterSpec, record: Mapping[str, Any], found: Calibration) -
     ranks = [fit.series.key.ranks for fit in found.fits if fit.series.key.nodes > 1]
     gpus = max(ranks, default=usual.gpus_in_node)
     gpus = max(usual.gpus_in_node, gpus // usual.gpus_in_node * usual.gpus_in_node)
-    words = f"{STANDARD['model']} with ZeRO-{STANDARD['zero']} on {gpus} GPUs"
+    measured = {gemm.dtype for gemm in found.gemms if gemm.large}
+    standard = STANDARD | ({"precision": "fp8"} if measured == {"fp8"} else {})
+    in_fp8 = " in fp8" if measured == {"fp8"} else ""
+    words = f"{STANDARD['model']} with ZeRO-{STANDARD['zero']}{in_fp8} on {gpus} GPUs"
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "measured.json"
         file.write_text(profile_text(record), encoding="utf-8")
         try:
-            before = step(**STANDARD, cluster=usual.id, gpus=gpus)
-            after = step(**STANDARD, profile=str(file), gpus=gpus)
+            before = step(**standard, cluster=usual.id, gpus=gpus)
+            after = step(**standard, profile=str(file), gpus=gpus)
         except DscalcError as error:  # a part that no step is predicted for
             return f"A step of {words} is not predicted: {error.message.replace(str(file), 'the profile')}."
     return Effect(words, gpus, before.step_time_s, after.step_time_s)

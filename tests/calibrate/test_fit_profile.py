@@ -384,8 +384,8 @@ SXM40 = "NVIDIA A100-SXM4-40GB"
         (SXM40, 130e9, 8, "", {}, "azure-nd96asr_v4", "fast enough .* which abci-a100 .*aws-p4d.* are not"),
         (SXM40, 30e9, 4, "", {}, "polaris-a100", "nodes of 4"),
         (SXM40, 40e9, 8, "", {"compare_with": "abci-a100"}, "abci-a100", "--compare-with"),
-        (SXM40, 40e9, 8, "", {"interconnect": "ib-hdr"}, "abci-a100", "--interconnect ib-hdr"),
-        ("NVIDIA H100 80GB HBM3", 250e9, 8, "", {}, "dgx-h100", "nobody's cloud, of 8 .*others: aws-p5"),
+        (SXM40, 40e9, 8, "", {"interconnect": "ib-hdr"}, "abci-a100", "on ib-hdr, as --interconnect says"),
+        ("NVIDIA H100 80GB HBM3", 250e9, 8, "", {}, "dgx-h100", "nobody's cloud, of 7 .*others: aws-p5"),
     ],
 )  # fmt: skip
 def test_the_cluster_beside_is_of_the_same_node_and_network_and_why_is_said(
