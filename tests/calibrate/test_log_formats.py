@@ -101,6 +101,21 @@ def test_several_tests_in_one_file() -> None:
     assert np.isnan(found.tables[1].time_s[1]).all()
 
 
+def test_groups_side_by_side_are_of_their_own_size() -> None:
+    """NCCL_TESTS_SPLIT: 16 ranks of two nodes as eight pairs, one a rail; or as two nodes, each for itself."""
+    for ranks, nodes, groups, colour in ((2, 2, 8, lambda rank: rank % 8), (8, 1, 2, lambda rank: rank // 8)):
+        log = nccl_tests("all_reduce", ranks, SIZES, times_of(SIZES, 20.0, 90.0))
+        start = log.text.index("#  Rank")
+        head, _, rows = log.text[:start], *log.text[start:].partition("#\n#  ")[1:]
+        listed = "".join(
+            f"#  Rank {r:2d} Group {colour(r):2d} Pid {4000 + r:6d} on gpu{r // 8:02d} device {r % 8:2d} [0x01] H100\n"
+            for r in range(16)
+        )
+        one = table(head + listed + "#\n#  " + rows)
+        assert (one.ranks, one.nodes, one.groups) == (ranks, nodes, groups)
+        assert all(c.ok for c in one.checks), one.checks
+
+
 def test_rows_without_a_header_are_parted_by_their_ranks() -> None:
     logs = [nccl_tests("all_reduce", n, SIZES[-3:], times_of(SIZES[-3:], 20.0, 90.0)) for n in (8, 16, 32)]
     text = ""
