@@ -136,7 +136,8 @@ def _of_the_kind(
     if not others:
         return chosen, f"the only shipped cluster with {kind}", ()
     rule = "nobody's cloud" if own else "the one with the slowest network"
-    unsaid = "" if said or alone else "; no log names its network"
+    named = f"; the logs name {' and '.join(fabrics)}" if fabrics else "; no log names its network"
+    unsaid = "" if said or alone else named
     return chosen, f"{rule}, of {len(left)} shipped clusters with {kind}{unsaid}; others: {_listed(others)}", others
 
 

@@ -9,6 +9,7 @@ from dscalc.report.screen import BAD, GOOD, QUIET, STRONG, Cell, Screen, Span
 from dscalc.units import format_flop_rate, format_rate, format_size, format_time
 
 if TYPE_CHECKING:
+    from dscalc.answers.fit_compare import Beside
     from dscalc.answers.fit_profile import Profiled
 
 MOST_CHARTS = 2
@@ -174,7 +175,7 @@ def _compared(out: Screen, answer: Profiled) -> None:
         return
     usual = found.cluster.id
     out.head(f"Beside {usual}", "bus bandwidth of the largest message, and a small one's time")
-    out.say(f"{found.why[0].upper()}{found.why[1:]}.", QUIET)
+    out.say(why_words(found), QUIET)
     rows = compared_cells(answer)
     if rows:
         out.table(COMPARED_HEADINGS, rows)
@@ -190,16 +191,23 @@ def _compared(out: Screen, answer: Profiled) -> None:
             out.say(f"What usually slows {', '.join(names)}:")
             for cause in causes:
                 out.say(f"- {cause}", hang=2)
+    out.say(effect_words(found), QUIET if isinstance(found.effect, str) else STRONG)
+
+
+def effect_words(found: Beside) -> str:
+    """What the difference does to a step, or why that is not known."""
     effect = found.effect
     if isinstance(effect, str):
-        out.say(effect, QUIET)
-    else:
-        ratio = effect.measured_s / effect.usual_s
-        out.say(
-            f"A step of {effect.words}: {format_time(effect.usual_s)} as {usual} is described, "
-            f"{format_time(effect.measured_s)} as measured ({ratio:.2f} times).",
-            STRONG,
-        )
+        return effect
+    return (
+        f"A step of {effect.words}: {format_time(effect.usual_s)} as {found.cluster.id} is described, "
+        f"{format_time(effect.measured_s)} as measured ({effect.measured_s / effect.usual_s:.2f} times)."
+    )
+
+
+def why_words(found: Beside) -> str:
+    """Why that cluster is set beside, as a sentence."""
+    return f"{found.why[0].upper()}{found.why[1:]}."
 
 
 def _steps(out: Screen, answer: Profiled) -> None:
