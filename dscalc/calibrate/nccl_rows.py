@@ -32,6 +32,7 @@ _ANCHOR = re.compile(r"(?<![\w.])(\d{1,15})\s+(\d{1,15})\s+([A-Za-z][A-Za-z0-9_]
 _GLUED = re.compile(r"(?<![\w.])(\d{14,30})\s+([A-Za-z][A-Za-z0-9_]{1,15})(?![A-Za-z0-9_:=/@])")
 _NUMBER = re.compile(r"-?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?|-?nan|-?inf", re.IGNORECASE | re.ASCII)
 _WORD = re.compile(r"[A-Za-z][A-Za-z_]*")
+_COMMA = re.compile(r"\d{1,15},\d{1,2}")  # as a shell of another locale prints it
 _FIRST_YEARS = re.compile(r"\bbytes\s+N\s+type\s+op\s+(?:root\s+)?time\b")
 
 
@@ -153,6 +154,8 @@ def tokens(rest: str, size: int) -> tuple[str, list[Cell]]:
         redop, words = words[0].lower(), words[1:]
     cells: list[Cell] = []
     for word in words:
+        if "," in word and _COMMA.fullmatch(word):
+            word = word.replace(",", ".")
         cell = number(word)
         if cell is not None:
             cells.append(cell)

@@ -175,6 +175,14 @@ def test_wide_cells_that_run_together_are_parted() -> None:
     assert one.size_bytes.tolist() == [17179869184.0]
 
 
+def test_decimal_commas_are_points() -> None:
+    log = nccl_tests("all_reduce", 8, SIZES, times_of(SIZES, 12.0, 180.0))
+    text = "\n".join(line.replace(".", ",") if i in log.rows else line for i, line in enumerate(log.lines))
+    one = table(text + "\n")
+    assert one.time_s[0].tolist() == table(log.text).time_s[0].tolist()
+    assert all(c.ok for c in one.checks), one.checks
+
+
 def test_times_of_the_cpu_are_said() -> None:
     log = nccl_tests("all_reduce", 8, SIZES, times_of(SIZES, 12.0, 180.0))
     assert not check(table(log.text.replace("   time", "cputime")), "device_time")
