@@ -73,10 +73,9 @@ def calibrated(
     low = _possible(gpu, sustained, other) if other not in HALF else None
     if low is not None:
         own, stderr = _share_of_matmul(gpu, other, low, usual * float(engine.linear_gain[0]))
-        gain = own / fraction
-        if precision in LOW:  # casts and scales stay even where the products gain nothing
-            gain = max(gain, LEAST_GAIN)
-        changes.append(("linear_gain", low, gain, gain / (1.0 + NORMAL_80 * stderr)))
+        least = LEAST_GAIN if precision in LOW else 0.0  # casts and scales stay even where the products gain nothing
+        gain = max(own / fraction, least)
+        changes.append(("linear_gain", low, gain, max(gain / (1.0 + NORMAL_80 * stderr), least)))
     copied = sustained.memory_fraction
     if copied is not None:
         worse = copied.base - NORMAL_80 * (copied.base_stderr or 0.0)
