@@ -353,7 +353,7 @@ def step_inputs(given: Mapping[str, Any], case: Case) -> tuple[Inputs, tuple[Not
     table, constants = with_faults(pace_table(), cluster.faults if cluster else ()), pace_constants()
     slower: tuple[tuple[Engine, PaceTable], ...] = ()
     if cluster is not None and cluster.sustained.model_dump() != Sustained.trusted({}).model_dump():
-        found = calibrated(gpu, cluster.sustained, spec.stack, record, table)
+        found = calibrated(gpu, cluster.sustained, spec.stack, spec.precision, record, table)
         record, table, slower = found.engine, found.table, found.slower
         replaced = {n.name for n in found.notes}
         notes = (*(n for n in notes if n.name not in replaced), *found.notes)
