@@ -233,6 +233,8 @@ def _zero(text: str) -> tuple[int, bool]:
 
 def _expert_tensor(cells: dict[str, str], notes: str, stage: int) -> int:
     """Ranks that share an expert: as printed, else as the source's table says, else one."""
+    if not whole(cells, "moe_experts", 0):
+        return 1
     stated = re.search(r"\betp ?=? ?(\d{1,4})\b", notes.lower())
     degree = int(stated.group(1)) if stated else whole(cells, "tp", 1) if cells.get("etp") == "tp" else 1
     return degree if stage % (degree * whole(cells, "ep", 1)) == 0 else 1
