@@ -18,11 +18,13 @@ from dscalc.report.sweep_words import (
     USD,
     about,
     ceiling_words,
+    closed_words,
     ends,
     gpus_span,
     limit_gpus,
     point_words,
     signed,
+    simplest_words,
     usd_words,
     wall_words,
 )
@@ -153,6 +155,9 @@ def ceilings(answer: SweepAnswer) -> list[Cell]:
         columns = (("limit", LEFT), ("GPUs", RIGHT), ("range", RIGHT), ("reason", LEFT))
         parts.append(table("Every limit; the marked one binds", columns, rows, marked=marked))
         parts += _levers(found)
+        closed = answer.closed_forms.get(setup.name)
+        if closed is not None:
+            parts.append(tag("p", closed_words(closed)))
     return parts
 
 
@@ -265,7 +270,7 @@ def layouts(answer: SweepAnswer, best: CurvePoint | None) -> list[Cell]:
     )
     cells: list[list[Cell]] = [
         [
-            f"{r.rank}{' *' if r.pareto else ''}",
+            f"{r.rank}{' *' if r.pareto else ''}{' ~' if r.level else ''}",
             number(format_time(r.step_time_s), r.step_time_s),
             _span(r),
             number(f"{r.mfu:.1%}", r.mfu),
@@ -276,7 +281,10 @@ def layouts(answer: SweepAnswer, best: CurvePoint | None) -> list[Cell]:
         ]
         for r in rows
     ]
-    caption = f"On {best.gpus:,} GPUs of {best.setup}; * nothing beats it in time, memory, GPUs and cost together"
+    caption = (
+        f"On {best.gpus:,} GPUs of {best.setup}; * nothing beats it in time, memory, GPUs and cost together; ~ level "
+        "with the fastest"
+    )
     counted = (
         f"{format_count(answer.candidates)} candidates: {format_count(answer.evaluated)} legal ones were worked out, "
         f"{format_count(answer.feasible)} fit. The others were rejected at the first reason that holds:"
@@ -284,6 +292,7 @@ def layouts(answer: SweepAnswer, best: CurvePoint | None) -> list[Cell]:
     reasons = [[number(f"{count:,}", count), answer.reasons[name]] for name, count in answer.rejected.items()]
     return [
         table(caption, columns, cells, marked=[0]),
+        tag("p", simplest_words(answer, best), class_="note"),
         tag("p", counted),
         table("Rejected candidates", (("candidates", RIGHT), ("reason", LEFT)), reasons),
     ]

@@ -32,9 +32,11 @@ OWN: tuple[Option, ...] = (
     _own(
         "objective",
         "choice",
-        "What is best: the shortest step, the least money, the most free memory, the fewest GPUs [time].",
+        "What is best: the shortest step, the least money, the most free memory among nearly as fast layouts (see "
+        "--within), the fewest GPUs [time].",
         choices=OBJECTIVES,
     ),
+    _own("within", "fraction", "Slower than the fastest, for --objective headroom [5%].", metavar="X"),
     _own(
         "scaling",
         "choice",

@@ -105,9 +105,17 @@ def test_the_curve_takes_the_best(found: SweepAnswer) -> None:
 
 def test_objectives() -> None:
     narrow = SMALL | {"pp": 1, "tp": "1,2"}
-    room = sweep(**narrow, objective="headroom")
-    assert room.best is not None
-    assert room.best.row.headroom_bytes == max(r.headroom_bytes for r in room.rows)
+    fast = sweep(**narrow, top=1000)
+    for within, words in ((0.05, {}), (0.2, {"within": "20%"})):
+        room = sweep(**narrow, objective="headroom", **words)
+        for point, other in zip(room.curve, fast.curve, strict=True):
+            most = other.row.step_time_s * (1.0 + within)
+            near = [r for r in fast.rows if r.gpus == point.gpus and r.step_time_s <= most]
+            assert point.row.headroom_bytes == max(r.headroom_bytes for r in near)
+            assert point.row.step_time_s <= most
+        assert room.best is room.curve[1]
+        listed = [r.headroom_bytes for r in room.rows if r.gpus == 16 and r.rank]
+        assert listed == sorted(listed, reverse=True)
     few = sweep(**narrow, objective="gpus")
     assert few.best is not None
     assert few.best.gpus == 8
@@ -356,7 +364,7 @@ def test_an_existing_file_stays_without_force(run_dscalc: Any, tmp_path: Path) -
     assert ran.returncode == 1
     assert path.read_text(encoding="utf-8") == "mine"
     assert run_dscalc("sweep", *QUICK, "--output", str(path), "--force").returncode == 0
-    assert path.read_text(encoding="utf-8").startswith("setup,rank,pareto,gpus")
+    assert path.read_text(encoding="utf-8").startswith("setup,rank,pareto,level,simplest,gpus")
 
 
 def test_a_model_cannot_command_the_terminal(run_dscalc: Any, tmp_path: Path) -> None:
