@@ -185,6 +185,7 @@ class SweepAnswer:
         found["layout"] = shared
         found["setups"] = [
             {"name": s.name, **dict(s.words), "gpus": list(s.gpus), "global_batch": list(s.batches)}
+            | ({"hardware": inputs_of(s.case)["hardware"]} if len(self.setups) > 1 else {})
             for s in self.setups
         ]
         found["axes"] = {name: [_shown(name, v) for v in sorted(values)] for name, values in widest.items()}
