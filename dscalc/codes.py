@@ -6,6 +6,7 @@ SCHEDULES = ("1f1b", "interleaved", "gpipe", "zb-h1", "zb-h2", "zb-v", "dualpipe
 RECOMPUTES = ("none", "selective", "full")
 ATTENTIONS = ("flash", "unfused")
 CP_COMMS = ("ring", "all-gather", "ulysses")
+RANK_ORDERS = ("tp-cp-dp-pp", "tp-cp-pp-dp")  # neighbouring ranks first
 PLACEMENTS = ("even", "by-cost", "embedding-as-layer")
 OFFLOADS = ("optimizer", "parameters", "activations")
 MOMENTS = ("forward_end", "loss", "backward_last_layer", "backward_first_layer", "optimizer_step")
