@@ -8,6 +8,7 @@ ATTENTIONS = ("flash", "unfused")
 CP_COMMS = ("ring", "all-gather", "ulysses")
 RANK_ORDERS = ("tp-cp-dp-pp", "tp-cp-pp-dp")  # neighbouring ranks first
 PLACEMENTS = ("even", "by-cost", "embedding-as-layer")
+OVERLAPS = ("tp", "dp", "pp", "ep")
 OFFLOADS = ("optimizer", "parameters", "activations")
 MOMENTS = ("forward_end", "loss", "backward_last_layer", "backward_first_layer", "optimizer_step")
 LINKS = ("nvlink", "pcie", "network", "plain")

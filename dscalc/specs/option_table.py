@@ -8,7 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from dscalc.codes import ATTENTIONS, BATCH_LAWS, CP_COMMS, LR_RULES, OFFLOADS, RANK_ORDERS, RECOMPUTES, SCHEDULES
+from dscalc.codes import (
+    ATTENTIONS,
+    BATCH_LAWS,
+    CP_COMMS,
+    LR_RULES,
+    OFFLOADS,
+    OVERLAPS,
+    RANK_ORDERS,
+    RECOMPUTES,
+    SCHEDULES,
+)
 from dscalc.frozen import dataclass
 
 Kind = Literal[
@@ -346,6 +356,15 @@ TABLE: tuple[Option, ...] = (
         "Bytes of one gradient on the wire: 2 for bf16, 4 for fp32.",
         metavar="BYTES",
         uses="time",
+    ),
+    Option(
+        "overlap",
+        "training",
+        "names",
+        "Axes whose communication hides behind computing, e.g. tp,dp; the others hide nothing [as the stack does].",
+        choices=("none", *OVERLAPS),
+        metavar="AXES",
+        uses="comm step",
     ),
     Option(
         "jitter",

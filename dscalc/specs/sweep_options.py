@@ -72,7 +72,8 @@ def _table() -> dict[str, Option]:
     }
     for name in ("gpus", *MACHINES, *DEGREES, *CHOICES):
         found[name] = replace(found[name], many=True)
-    found["jitter"] = replace(OPTIONS["jitter"], uses="time")
+    for name in ("jitter", "overlap"):
+        found[name] = replace(OPTIONS[name], uses="time")
     found["format"] = replace(found["format"], choices=OUTPUTS)
     found["force"] = replace(found["force"], help="Replace existing files of --output, --plot and --report.")
     own = {option.name: option for option in OWN}
