@@ -284,6 +284,49 @@ def test_what_was_not_searched_is_not_said_not_to_fit(monkeypatch: pytest.Monkey
     assert found.layouts_per_s == pytest.approx(decided / found.elapsed_s)
 
 
+def test_an_interrupt_while_twice_the_batch_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second search only tells one line of the ceiling: all else is there, and the answer says so."""
+    real, calls = sweep_module.search, []
+
+    def cut_short(problems: Any, jobs: int = 1, progress: Any = None) -> list[Found]:
+        calls.append(len(problems))
+        return real(problems, jobs, progress) if len(calls) == 1 else [Found(complete=False) for _ in problems]
+
+    monkeypatch.setattr(sweep_module, "search", cut_short)
+    found = sweep(**SMALL)
+    assert calls == [2, 2]
+    assert not found.complete
+    assert found.ceiling.elasticities["tokens_per_rank"] is None
+    assert found.ceiling.elasticities["effective_flop_per_s"] is not None
+    assert all(p.row is not None for p in found.curve)
+    assert "twice the batch" in next(w.message for w in found.warnings if w.code == "incomplete")
+    whole = render(found, "table")
+    assert "GPUs twice as fast" in whole
+    assert "with twice the batch" not in whole
+
+
+def test_progress_counts_both_searches() -> None:
+    told: list[tuple[int, int]] = []
+    sweep(**SMALL, progress=lambda done, total: told.append((done, total)))
+    assert told == sorted(told)
+    assert len({total for _, total in told}) == 1
+    assert told[-1][0] == told[-1][1]
+
+
+def test_layouts_that_are_level_with_the_fastest(found: SweepAnswer) -> None:
+    assert found.level == 0.05
+    for gpus in (8, 16):
+        rows = [r for r in found.rows if r.gpus == gpus]
+        fastest = min(r.step_time_s for r in rows)
+        assert all(r.level == (r.step_time_s <= 1.05 * fastest) for r in rows)
+        (simplest,) = (r for r in rows if r.simplest)
+        assert simplest.level
+        assert simplest.number == min(r.number for r in rows if r.level)
+        assert layout_words(simplest.layout) in " ".join(render(found, "table").replace("\u00a0", " ").split())
+    frame = found.frame
+    assert frame[frame.simplest].gpus.tolist() == [8, 16]
+
+
 def test_rows_hold_what_a_token_costs(found: SweepAnswer) -> None:
     for row in found.rows:
         hours = row.gpus * row.step_time_s / 3600.0
