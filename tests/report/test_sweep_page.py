@@ -325,6 +325,6 @@ def test_everything_stands_out(page: Page) -> None:
 
 def test_the_ceiling_has_its_binding_limit_and_the_closed_form(page: Page, answer: SweepAnswer) -> None:
     binding = LIMIT_WORDS[str(answer.ceiling.binding_limit)]
-    assert page.words.count(f"Binding limit: {binding} (") == 2  # in the answer, and above the limits
+    assert page.words.count(f"Binding limit: {binding} (") >= 2  # in the answer, and above the limits of each machine
     assert "Closed form (6ND/P against 2N b_r/BW, see dscalc ratio)" in page.words
     assert "Two layouts can be told apart from about 5% on" in page.words
