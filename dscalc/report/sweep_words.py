@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING
 
 from dscalc.answers.sweep_lacking import MEMORY, NOT_SEARCHED
@@ -122,18 +123,17 @@ def lacking_words(answer: SweepAnswer) -> str:
 
 
 def closed_words(closed: ClosedForm) -> str:
-    """The closed forms of one layout in a sentence."""
+    """The closed forms of one layout in a sentence, which wraps in no equation and before no unit."""
     if closed.break_even_tokens_per_rank is None:
         return "Closed form: one data-parallel rank, which sends nothing."
-    useful = ""
-    if closed.max_useful_data_parallel is not None and closed.max_useful_gpus is not None:
-        useful = (
-            f", K* = {about(closed.max_useful_data_parallel)} data-parallel ranks, {about(closed.max_useful_gpus)} GPUs"
-        )
-    return (
+    words = (
         f"Closed form (6ND/P against 2N b_r/BW, see `dscalc ratio`) for the best layout on {closed.gpus:,} GPUs: "
-        f"D* = {format_count(closed.break_even_tokens_per_rank)} tokens a rank{useful}."
+        f"D* = {format_count(closed.break_even_tokens_per_rank)} tokens a rank"
     )
+    if closed.max_useful_data_parallel is not None and closed.max_useful_gpus is not None:
+        ranks, gpus = about(closed.max_useful_data_parallel), about(closed.max_useful_gpus)
+        words += f", K* = {ranks} data-parallel ranks, {gpus} GPUs"
+    return re.sub(r" (?=[kMBT] )|(?<=\*) (?==)|(?<==) ", "\u00a0", words) + "."
 
 
 def simplest_words(answer: SweepAnswer, point: CurvePoint) -> str:
