@@ -81,6 +81,7 @@ class SweepAnswer:
         ceilings, closed_forms: by the name of the machine.
         nearest: by the name of a machine on which nothing fits.
         candidates: layouts there are; ``rejected`` counts each once, at its first reason.
+        elapsed_s, again_s: seconds of the search, and of the one with twice the batch.
         evaluated: layouts whose memory was computed in full; ``feasible`` of them fit and were timed.
         complete: False after an interrupt.
     """
@@ -98,6 +99,7 @@ class SweepAnswer:
     feasible: int
     rejected: Mapping[str, int]
     elapsed_s: float
+    again_s: float
     complete: bool
     assumptions: tuple[Assumption, ...]
     warnings: tuple[Warning, ...]
@@ -162,6 +164,7 @@ class SweepAnswer:
             "rejected": dict(self.rejected),
             "layouts_per_s": self.layouts_per_s,
             "elapsed_s": self.elapsed_s,
+            "again_s": self.again_s,
             "complete": self.complete,
             "nearest": {
                 name: None
@@ -235,6 +238,7 @@ def answer(given: Mapping[str, Any], progress: Progress | None = None) -> SweepA
     rows = _rows(places, results, given, level)
     complete = all(found.complete for found in results)
     again = search(twice, jobs, told[1]) if complete and rows else [Found() for _ in twice]
+    again_s = time.perf_counter() - start - elapsed
     moved = complete and all(found.complete for found in again)
     fitting = {row.setup for row in rows}
     nearest = {s.name: nearest_of(s, places, given) for s in setups if complete and s.name not in fitting}
@@ -259,6 +263,7 @@ def answer(given: Mapping[str, Any], progress: Progress | None = None) -> SweepA
         feasible=sum(found.feasible for found in results),
         rejected=dict(sorted(((n, c) for n, c in rejected.items() if c), key=lambda item: (-item[1], item[0]))),
         elapsed_s=elapsed,
+        again_s=again_s,
         complete=complete and moved,
         assumptions=assumptions_of(setups, given),
         warnings=tuple(warnings_of(places, complete, moved, nearest, illegal, rows, budgets, given)),

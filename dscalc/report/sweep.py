@@ -155,7 +155,9 @@ def _headline(out: Screen, answer: SweepAnswer) -> None:
         f"Of {format_count(answer.candidates)} candidates {format_count(answer.evaluated)} had their memory worked "
         f"out; {format_count(answer.feasible)} fit and were timed."
     )
-    out.say(f"Took {format_time(answer.elapsed_s)}, {format_count(answer.layouts_per_s)} candidates a second.", QUIET)
+    more = f"; {format_time(answer.again_s)} more with twice the batch" if answer.rows else ""
+    rate = format_count(answer.layouts_per_s)
+    out.say(f"Took {format_time(answer.elapsed_s)}, {rate} candidates a second{more}.", QUIET)
     if not answer.complete:
         out.say("Interrupted: the best so far.", BAD)
 
