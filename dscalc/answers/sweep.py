@@ -18,10 +18,12 @@ from dscalc.answers.sweep_lacking import NOT_SEARCHED, lacking, reasons_of
 from dscalc.answers.sweep_notes import Nearest, Places, assumptions_of, nearest_of, warnings_of
 from dscalc.answers.sweep_rows import COLUMNS, Row, rows_of
 from dscalc.answers.sweep_setup import Setup, build_setups, doubled, refuse_too_many, spaces_of
+from dscalc.errors import InputError
 from dscalc.frozen import dataclass
 from dscalc.specs.given import gather
+from dscalc.specs.options import canonical
 from dscalc.specs.pace import between_layouts
-from dscalc.specs.sweep_options import TABLE
+from dscalc.specs.sweep_options import LEFT_OUT, TABLE
 from dscalc.sweep.ceiling import Ceiling as Ceiling
 from dscalc.sweep.ceiling import Limit as Limit
 from dscalc.sweep.change import moves
@@ -216,6 +218,9 @@ def sweep(*, progress: Progress | None = None, **options: object) -> SweepAnswer
         DscalcError: an unknown name, an unreadable file, a value out of range, options that contradict each other, or
             more candidates than can be tried.
     """
+    for word in options:
+        if canonical(word) in LEFT_OUT:
+            raise InputError(LEFT_OUT[canonical(word)], where="--" + canonical(word).replace("_", "-"))
     given = {name: value for name, value in gather(options, TABLE).items() if TABLE[name].group != "output"}
     return answer(given, progress)
 

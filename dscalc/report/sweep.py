@@ -114,7 +114,9 @@ def screen(answer: SweepAnswer, *, explain: bool = False, colour: bool | None = 
         name = f" on {setup.name}" if many else ""
         _curve(out, answer, [p for p in answer.curve if p.setup == setup.name], name)
     for setup in answer.setups:
-        _ceiling(out, answer, setup.name, f" on {setup.name}" if many else "", explain, whole=explain or not many)
+        chosen = answer.best is not None and setup.name == answer.best.setup  # of several machines, the answer's
+        name = f" on {setup.name}" if many else ""
+        _ceiling(out, answer, setup.name, name, explain, whole=explain or chosen or not many)
     drawn = figure_of(answer)
     curve_chart(out, drawn)
     layout_charts(out, drawn)
@@ -359,4 +361,4 @@ def _markdown(answer: SweepAnswer) -> str:
         cells = [cell.text if isinstance(cell, Span) else cell for cell in layout_cells(row, SECONDS)]
         if row.rank:
             rows.append([str(row.gpus), *(cell.strip().replace("\u00a0", " ") for cell in cells)])
-    return f"{line(answer)}\n\n" + to_markdown(rows, header, right=(0, 1, 2, 3, 4, 5))
+    return f"{line(answer)}\n\n" + to_markdown(rows, header, right=(0, 1, 2, 3, 4, 6))

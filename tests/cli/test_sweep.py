@@ -220,6 +220,11 @@ def test_nothing_fits_names_the_nearest(run_dscalc: Any) -> None:
         (["--gpus", "8", "--pue", "0.5"], 2, ["--pue", "at least 1 "]),
         (["--gpus", "8", "--output", "./x.html", "--report", "x.html"], 1, ["--report", "same file as --output"]),
         ([], 1, ["--gpus", "how many GPUs"]),
+        (["--gpus", "8", "--ga", "4"], 2, ["--ga", "follows from --global-batch"]),
+        (["--nnodes", "8"], 2, ["--nnodes", "give --gpus, nodes times GPUs a node"]),
+        (["--gpus", "8", "--gradient-bytez", "4"], 2, ["--gradient-bytez", "there is no such option"]),
+        (["--gpus", "8", "--trace-ring", "4"], 2, ["--trace-ring", "is no option of sweep; comm takes it"]),
+        (["--gpus", "8", "--within", "2"], 2, ["--within", "more than 1"]),
     ],
 )
 def test_bad_input_is_one_line(run_dscalc: Any, more: list[str], code: int, words: list[str]) -> None:
