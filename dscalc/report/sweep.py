@@ -268,8 +268,8 @@ EXPLAINED = (
     "A limit is read off the curve between its points, by power laws; beyond the largest number of GPUs searched the "
     "layouts go on with more data-parallel ranks. The range comes from the error of the prediction, put on the rate of "
     "computing and on that of the network in turn: moves add as squares.",
-    "communication = computing: all communication, hidden or not, against all computing; the ratio of docs 6ND/P and "
-    "2N b/BW with everything else that a step has.",
+    "communication = computing: all communication, hidden or not, against all computing: what `dscalc ratio` says of "
+    "6ND/P and 2N b_r/BW, with everything else that a step has.",
     "marginal GPU: tokens/s that one more GPU adds, over tokens/s of a GPU at the smallest number.",
     "latency: what of communication stays when latency doubles, against the rest.",
     "sequences: one sequence for each data-parallel rank of the last point's model-parallel degrees.",
