@@ -157,7 +157,7 @@ def _headline(out: Screen, answer: SweepAnswer) -> None:
         f"Of {format_count(answer.candidates)} candidates {format_count(answer.evaluated)} had their memory worked "
         f"out; {format_count(answer.feasible)} fit and were timed."
     )
-    more = f"; {format_time(answer.again_s)} more with twice the batch" if answer.rows else ""
+    more = f"; {format_time(answer.again_s)} more with twice the batch" if answer.rows and answer.complete else ""
     rate = format_count(answer.layouts_per_s)
     out.say(f"Took {format_time(answer.elapsed_s)}, {rate} candidates a second{more}.", QUIET)
     if not answer.complete:

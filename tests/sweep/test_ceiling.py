@@ -57,7 +57,7 @@ def test_its_two_times_are_those_of_the_closed_form(flat: SweepAnswer) -> None:
         ring = 2.0 * (point.gpus - 1) / point.gpus * params * 2.0 / 25e9
         paper = 6.0 * params * (4096 * 512 / point.gpus) / 500e12
         assert 1.0 <= point.communication_s / ring < 1.06  # latency of buckets
-        assert 1.0 < point.compute_s / paper < 1.2  # attention, norms, loss
+        assert 1.0 < point.compute_s / paper < 1.3  # attention, norms, loss, products that are not endless
     closed = flat.closed_forms[flat.setups[0].name]
     assert closed.break_even_tokens_per_rank == pytest.approx(500e12 * 2 / (3 * 25e9))
     assert closed.max_useful_data_parallel == pytest.approx(4096 * 512 / closed.break_even_tokens_per_rank)
