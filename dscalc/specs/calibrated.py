@@ -18,7 +18,7 @@ from dscalc.units import format_flop_rate
 
 ABOVE_PEAK = 1.05  # of a data type's peak: clocks may boost a little, more is another GPU or type
 _EXPOSED = ("tp_exposed", "dp_exposed", "dp_exposed_sharded", "dp_exposed_pipeline", "pp_exposed", "ep_exposed")
-_HOST = ("host_layer_s", "host_layer_low_s", "host_expert_s", "step_s")
+_HOST = ("host_layer_s", "host_layer_low_s", "host_moe_layer_s", "host_expert_s", "step_s")
 
 
 class Calibrated(NamedTuple):
