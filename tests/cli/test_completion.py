@@ -36,7 +36,7 @@ def offered(repository: Path) -> Offer:
         ("dscalc memory --gpu h100-sxm", ["plain,H100-SXM5-80GB", "plain,H100-SXM5-96GB"]),
         ("dscalc comm --interconnect ib-n", ["plain,ib-ndr"]),
         ("dscalc memory --model llama-3-", ["plain,Llama-3-70B", "plain,Llama-3-8B"]),
-        ("dscalc memory --stack megatron-d", ["plain,megatron-deepspeed"]),
+        ("dscalc memory --stack megatron-deeps", ["plain,megatron-deepspeed"]),
         ("dscalc memory --schedule zb-", ["plain,zb-h1", "plain,zb-h2", "plain,zb-v"]),
         ("dscalc step --rank-order tp-cp-p", ["plain,tp-cp-pp-dp"]),
         ("dscalc step --recompute s", ["plain,selective"]),
