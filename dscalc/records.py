@@ -445,9 +445,6 @@ class ErrorBars:
     always: float  # of the step, whatever it consists of
     always_new_gpu: float  # in addition, on a GPU that was not measured
     always_experts: float  # in addition, of a model with experts: releases of one framework differ by a third
-    slower_unmeasured: (
-        float  # bars of stacks that were not measured lean to longer times: by this much of all but linear layers
-    )
     low: float  # in addition, of linear layers in 8 bits or fewer
     unmeasured: Array  # (codes,): 1 for a stack without measured numbers
     unmeasured_gpu: Array | float  # (n,) or one: 1 where no published run of the GPU took part

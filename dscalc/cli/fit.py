@@ -47,7 +47,8 @@ _COUNT = click.IntRange(1, MAX_COUNT)
     type=click.Path(),
     help="Measured steps: options of dscalc step as columns, and step_time_s.",
 )
-@click.option("--compare", is_flag=True, help="Beside the shipped profile of that kind of node: what is slow, and why.")
+@click.option("--compare", is_flag=True, help="Beside the shipped cluster of that GPU, node and network.")
+@click.option("--compare-with", metavar="ID", help="Beside this shipped cluster: what is slow, and why.")
 @click.option(
     "--plot", metavar="FILE.svg", type=click.Path(), help="Chart of measured against fitted, as .svg, .png or .pdf."
 )
@@ -60,6 +61,7 @@ def command(
     nodes: int | None,
     step: str | None,
     compare: bool,
+    compare_with: str | None,
     plot: str | None,
     **params: Any,
 ) -> None:
@@ -83,6 +85,7 @@ def command(
         nodes=nodes,
         step=step,
         compare=compare,
+        compare_with=compare_with,
         output=makes,
         **given,
     )
