@@ -255,6 +255,7 @@ class Layouts:
     recompute: NDArray[np.intp]  # 0 none, 1 selective, 2 full
     attention: NDArray[np.intp]  # 0 flash, 1 unfused
     cp_comm: NDArray[np.intp]  # 0 ring, 1 all-gather, 2 ulysses
+    rank_order: NDArray[np.intp]  # 0 tp-cp-dp-pp, 1 tp-cp-pp-dp
     recipe: NDArray[np.intp]
     optimizer: NDArray[np.intp]
     loss: NDArray[np.intp]

@@ -19,6 +19,7 @@ from dscalc.specs.hardware import ClusterSpec, GpuSpec
 from dscalc.specs.layout import Resolved, resolve
 from dscalc.specs.layout_spec import LayoutSpec
 from dscalc.specs.model import apply_overrides, load_model
+from dscalc.specs.overlap import overlapped_books
 from dscalc.specs.stack import constant_records, entries, load_books, stack_choice
 from dscalc.specs.store import load_cluster, load_gpu, load_profile_file
 from dscalc.units import parse_bytes
@@ -121,7 +122,7 @@ def build_case(given: Mapping[str, Any]) -> Case:
         layout=layout,
         machine=machine,
         adapters=_adapters(given, model.shape),
-        books=load_books(),
+        books=overlapped_books(load_books(), given["overlap"]) if "overlap" in given else load_books(),
         assumptions=(*assumed, *found, *_defaults(layout), *_constants(layout.spec, machine.record)),
         warnings=tuple(warnings),
     )
@@ -356,6 +357,7 @@ def inputs_of(case: Case) -> dict[str, Any]:
     """The resolved inputs by group, with the origin of each value under ``marks``."""
     shape, spec, counts = case.model.shape, case.layout.spec.model_dump(), case.counts
     given = case.given
+    hides = list(given["overlap"]) if "overlap" in given else None
     gpu, cluster, record = case.machine.gpu, case.machine.cluster, case.machine.record
     marks: dict[str, str] = {
         **case.layout.marks,
@@ -391,6 +393,6 @@ def inputs_of(case: Case) -> dict[str, Any]:
             "host_bytes": float(record.host_bytes[0]),
         },
         "layout": {name: spec[name] for name in spec if name not in TRAINING_WORDS},
-        "training": {name: spec[name] for name in TRAINING_WORDS},
+        "training": {name: spec[name] for name in TRAINING_WORDS} | {"overlap": hides},
         "marks": marks,
     }

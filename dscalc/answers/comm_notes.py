@@ -129,7 +129,7 @@ def _groups(found: CommAnswer) -> Iterator[Warning]:
             "pipeline_over_slow_tier",
             f"stages lie {messages.stride} ranks apart and their messages cross {messages.tier}, though tp x cp x pp = "
             f"{together} GPUs would fit in one {inner} domain",
-            "order ranks with pp inside dp where gradients can spare the links (Megatron: --use-tp-pp-dp-mapping)",
+            "try --rank-order tp-cp-pp-dp, which costs the gradients links (Megatron: --use-tp-pp-dp-mapping)",
         )
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dscalc.answers.case import Machine
-from dscalc.cost.geometry import place
+from dscalc.cost.geometry import place_in_blocks
 from dscalc.errors import InputError
 from dscalc.frozen import dataclass
 from dscalc.specs import store
@@ -219,7 +219,15 @@ def _lowered(found: Lowered) -> Links:
     return Links(tuple(levels))
 
 
-def group_bandwidth(found: Links, group: float, stride: float) -> Rate | None:
+class Lie(NamedTuple):
+    """How the ranks of a group lie: ``near`` of them a stride apart, and such blocks ``far`` apart."""
+
+    stride: float
+    near: float = inf
+    far: float = 1.0
+
+
+def group_bandwidth(found: Links, group: float, lie: Lie) -> Rate | None:
     """What one GPU of a group gets across the slowest tier that the group crosses.
 
     In a ring the members inside a domain share their links outward, so each tier counts once for every member below it.
@@ -227,7 +235,7 @@ def group_bandwidth(found: Links, group: float, stride: float) -> Rate | None:
     Args:
         found: the links.
         group: members; infinity for a group of unknown size, which crosses every tier.
-        stride: ranks between neighbours of the group.
+        lie: ranks between neighbours of the group.
 
     Returns:
         The rate [bytes/s], or None where nothing says how fast the links are.
@@ -241,7 +249,7 @@ def group_bandwidth(found: Links, group: float, stride: float) -> Rate | None:
         if slowest is None or share < slowest.value:
             words = ring_words(below, level.rate) if below > 1.0 else ""
             slowest = level.rate._replace(value=share, words=words)
-        below, left = _members(group, stride, level.gpus, found.gpus)
+        below, left = _members(group, lie, level.gpus, found.gpus)
         if left <= 1.0:
             return slowest
     if isfinite(group) or slowest is None:
@@ -257,11 +265,13 @@ def ring_words(members: float, rate: Rate) -> str:
     return f"ring over nodes: {members:g} GPUs x {wire}"
 
 
-def _members(group: float, stride: float, domain: float, gpus: float) -> tuple[float, float]:
+def _members(group: float, lie: Lie, domain: float, gpus: float) -> tuple[float, float]:
     """Members of a group inside one domain, and domains crossed."""
     if not isfinite(domain) or (isfinite(group) and gpus <= domain):
         return group, 1.0
     if not isfinite(group):
-        return max(1.0, domain // stride), inf
-    at = place(*(np.array([min(x, LARGEST_GROUP)]) for x in (group, stride, domain)))
+        block = max(1.0, domain // lie.stride)
+        return block if lie.near == inf else min(block, lie.near) * max(1.0, domain // lie.far), inf
+    sizes = (min(x, LARGEST_GROUP) for x in (group, lie.stride, lie.near, lie.far, domain))
+    at = place_in_blocks(*(np.array([x]) for x in sizes))
     return float(at.inside[0]), float(at.domains[0])

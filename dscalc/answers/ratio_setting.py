@@ -15,6 +15,7 @@ from dscalc.answers.notes import refuse_illegal
 from dscalc.answers.rates import (
     MEASURE_LINK,
     MEASURE_RATE,
+    Lie,
     Links,
     Rate,
     compute_rate,
@@ -22,6 +23,7 @@ from dscalc.answers.rates import (
     links,
     refuse_zero,
 )
+from dscalc.codes import RANK_ORDERS
 from dscalc.cost.evaluate import evaluate
 from dscalc.cost.ratio import attention_flop_per_token, reduced_parameters, step_wire_bytes
 from dscalc.cost.ratio_layout import Traffic, Work
@@ -29,7 +31,7 @@ from dscalc.errors import InputError
 from dscalc.frozen import dataclass
 from dscalc.records import Array
 from dscalc.specs.layout import LONGEST_DEFAULT
-from dscalc.specs.layout_spec import lower
+from dscalc.specs.layout_spec import LayoutSpec, lower
 from dscalc.units import GIGA
 
 STAND_IN = GIGA  # parameters where none are given: N cancels, and times are shown for so many
@@ -81,7 +83,7 @@ def build_setting(given: Mapping[str, Any]) -> Setting:
     known = case.layout.marks["dp"] != "default"
     ranks = spec.dp * spec.cp if known else None
     found = replace(links(given, case.machine, spec.gpus), gpus=float(spec.gpus))
-    bandwidth = group_bandwidth(found, inf if ranks is None else float(ranks), float(spec.tp))
+    bandwidth = group_bandwidth(found, inf if ranks is None else float(ranks), _lie(spec, spec.tp, spec.cp))
     if bandwidth is None and ranks != 1:
         raise InputError(_no_network(found, ranks), where="--bandwidth")
     code = case.books.recipes.names.index(spec.recipe)
@@ -165,6 +167,13 @@ def _work(case: Case, modelled: bool, rate: Rate) -> Work:
     )
 
 
+def _lie(spec: LayoutSpec, stride: float, block: float) -> Lie:
+    """How a data-parallel group lies, of which ``block`` ranks are neighbours where a pipeline lies between others."""
+    if spec.rank_order == RANK_ORDERS[0] or spec.pp == 1:
+        return Lie(float(stride))
+    return Lie(float(stride), max(1.0, float(block)), float(spec.tp * spec.cp * spec.pp))
+
+
 def _traffic(
     case: Case,
     found: Links,
@@ -184,9 +193,13 @@ def _traffic(
     expert_group = inf if ranks is None else max(1.0, spec.tp * group / expert_parts)
     shards = group if replicas == 1 else float(spec.dp_shard * spec.cp)
 
-    def reached(size: float, stride: float) -> float:
-        at = group_bandwidth(found, size, stride) if size > 1.0 else None
+    def reached(size: float, lie: Lie) -> float:
+        at = group_bandwidth(found, size, lie) if size > 1.0 else None
         return at.value if at else whole
+
+    apart = _lie(spec, spec.tp, spec.cp)
+    spread = _lie(spec, expert_parts, spec.tp * spec.cp / expert_parts)
+    owners = spec.tp * shards if apart.near == inf else apart.far * spec.dp_shard
 
     return Traffic(
         params=_column(case.counts.main),
@@ -202,9 +215,9 @@ def _traffic(
         expert_shards=_column(max(1.0, expert_group / replicas)),
         replicas=_column(replicas),
         bandwidth_bytes_per_s=_column(whole),
-        expert_bandwidth_bytes_per_s=_column(reached(expert_group, expert_parts)),
-        shard_bandwidth_bytes_per_s=_column(reached(shards, spec.tp)),
-        replica_bandwidth_bytes_per_s=_column(reached(replicas, spec.tp * shards)),
+        expert_bandwidth_bytes_per_s=_column(reached(expert_group, spread)),
+        shard_bandwidth_bytes_per_s=_column(reached(shards, apart)),
+        replica_bandwidth_bytes_per_s=_column(reached(replicas, Lie(owners))),
         gradient_bytes=_column(gradient),
         wire_bytes=wire(case, gradient, weight),
         frozen_wire_bytes=frozen_wire(case),

@@ -29,6 +29,8 @@ from dscalc.specs.layout_spec import lower
 from dscalc.specs.measured import Sustained
 from dscalc.specs.network import Lowered
 from dscalc.specs.option_table import OPTIONS
+from dscalc.specs.overlap import COLUMNS as OVERLAPPED
+from dscalc.specs.overlap import overlapped
 from dscalc.specs.pace import (
     HALF,
     Noted,
@@ -361,6 +363,12 @@ def step_inputs(given: Mapping[str, Any], case: Case) -> tuple[Inputs, tuple[Not
         record = replace(record, gemm_fraction=by_hand)
         slower = tuple((replace(e, gemm_fraction=by_hand), t) for e, t in slower)
         notes = tuple(n for n in notes if not n.name.endswith("gemm_fraction"))
+    stacked = notes_of(spec.stack)
+    if "overlap" in given:
+        table = overlapped(table, given["overlap"])
+        slower = tuple((e, overlapped(t, given["overlap"])) for e, t in slower)
+        notes = tuple(n for n in notes if n.name.split("/")[-1] not in OVERLAPPED)
+        stacked = tuple(n for n in stacked if n.name.split("/")[-1] not in OVERLAPPED)
     return (
         Inputs(
             case,
@@ -372,7 +380,7 @@ def step_inputs(given: Mapping[str, Any], case: Case) -> tuple[Inputs, tuple[Not
             slower,
             given.get("jitter", 0.0),
         ),
-        (*notes, *notes_of(spec.stack), *constant_notes()),
+        (*notes, *stacked, *constant_notes()),
     )
 
 

@@ -4,31 +4,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dscalc.answers.batch_limits import law_params
-from dscalc.answers.batch_limits import limits as batch_limits
 from dscalc.answers.case import inputs_of
 from dscalc.answers.envelope import Assumption, Warning, envelope
 from dscalc.answers.sweep_budget import Budget, budget_of, price_of, rates_of, usd_per_token
-from dscalc.answers.sweep_closed import ClosedForm, closed_form
+from dscalc.answers.sweep_ceiling import ceiling_json, ceilings, closed_forms
+from dscalc.answers.sweep_closed import ClosedForm
 from dscalc.answers.sweep_lacking import NOT_SEARCHED, lacking, reasons_of
 from dscalc.answers.sweep_notes import Nearest, Places, assumptions_of, nearest_of, warnings_of
 from dscalc.answers.sweep_rows import COLUMNS, Row, rows_of
-from dscalc.answers.sweep_setup import Setup, build_setups, refuse_too_many, spaces_of
-from dscalc.cost.batch_laws import OPTIMAL
+from dscalc.answers.sweep_setup import Setup, build_setups, doubled, refuse_too_many, spaces_of
+from dscalc.errors import InputError
 from dscalc.frozen import dataclass
 from dscalc.specs.given import gather
-from dscalc.specs.sweep_options import OF_BATCH, TABLE
+from dscalc.specs.options import canonical
+from dscalc.specs.pace import between_layouts
+from dscalc.specs.sweep_options import LEFT_OUT, TABLE
 from dscalc.sweep.ceiling import Ceiling as Ceiling
 from dscalc.sweep.ceiling import Limit as Limit
-from dscalc.sweep.ceiling import ceiling
-from dscalc.sweep.curve import stocks
+from dscalc.sweep.change import moves
 from dscalc.sweep.prune import MEMORY, Found, Problem, Progress
-from dscalc.sweep.rank import front_of
+from dscalc.sweep.rank import front_of, roomiest
 from dscalc.sweep.search import search
 from dscalc.sweep.space import ORDER, Space
 
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 DEFAULT_TOP = 5
-DEFAULT_MARGINAL = 0.5  # of its ideal that one more GPU must give
-STOCK = 32  # layouts kept of each number of GPUs: with something changed, another may be best
+DEFAULT_WITHIN = 0.05  # slower than the fastest, for more free memory
+STOCK = 32  # layouts kept of each number of GPUs: a little slower or faster, another may be best
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,7 @@ class SweepAnswer:
         ceilings, closed_forms: by the name of the machine.
         nearest: by the name of a machine on which nothing fits.
         candidates: layouts there are; ``rejected`` counts each once, at its first reason.
+        elapsed_s, again_s: seconds of the search, and of the one with twice the batch.
         evaluated: layouts whose memory was computed in full; ``feasible`` of them fit and were timed.
         complete: False after an interrupt.
     """
@@ -100,6 +101,7 @@ class SweepAnswer:
     feasible: int
     rejected: Mapping[str, int]
     elapsed_s: float
+    again_s: float
     complete: bool
     assumptions: tuple[Assumption, ...]
     warnings: tuple[Warning, ...]
@@ -127,6 +129,11 @@ class SweepAnswer:
         return decided / self.elapsed_s if self.elapsed_s > 0.0 else 0.0
 
     @property
+    def level(self) -> float:
+        """Relative difference of two steps from which on two layouts can be told apart."""
+        return between_layouts().value
+
+    @property
     def reasons(self) -> dict[str, str]:
         """What each name of ``rejected`` means."""
         return reasons_of(self.spaces)
@@ -142,12 +149,7 @@ class SweepAnswer:
         objective = self.given.get("objective", "time")
         each_token = row.step_time_s / point.global_batch
         cost = each_token * row.gpus * rates_of(self.setups)[point.setup]
-        first = {
-            "time": each_token,
-            "cost": cost,
-            "headroom": -(row.headroom_bytes if row.headroom_bytes is not None else -row.total_bytes),
-            "gpus": float(row.gpus),
-        }[objective]
+        first = {"time": each_token, "cost": cost, "headroom": each_token, "gpus": float(row.gpus)}[objective]
         return (first, each_token, float(row.gpus))
 
     def to_json(self) -> dict[str, Any]:
@@ -164,6 +166,7 @@ class SweepAnswer:
             "rejected": dict(self.rejected),
             "layouts_per_s": self.layouts_per_s,
             "elapsed_s": self.elapsed_s,
+            "again_s": self.again_s,
             "complete": self.complete,
             "nearest": {
                 name: None
@@ -187,15 +190,17 @@ class SweepAnswer:
         found["layout"] = shared
         found["setups"] = [
             {"name": s.name, **dict(s.words), "gpus": list(s.gpus), "global_batch": list(s.batches)}
+            | ({"hardware": inputs_of(s.case)["hardware"]} if len(self.setups) > 1 else {})
             for s in self.setups
         ]
         found["axes"] = {name: [_shown(name, v) for v in sorted(values)] for name, values in widest.items()}
-        own = ("top", "objective", "scaling", "marginal", "tokens", "price", "pue", "mtbf", "checkpoint_interval")
-        found["sweep"] = {name: self.given.get(name) for name in own}
+        found["sweep"] = {name: self.given.get(name) for name in _OWN}
         return found
 
 
 _SHARED = ("reshard", "no_sync")
+_OF_PRICE = ("price", "pue", "mtbf", "checkpoint_interval", "checkpoint_time", "restart_time")
+_OWN = ("top", "objective", "within", "scaling", "marginal", "tokens", *_OF_PRICE)
 
 
 def sweep(*, progress: Progress | None = None, **options: object) -> SweepAnswer:
@@ -213,6 +218,9 @@ def sweep(*, progress: Progress | None = None, **options: object) -> SweepAnswer
         DscalcError: an unknown name, an unreadable file, a value out of range, options that contradict each other, or
             more candidates than can be tried.
     """
+    for word in options:
+        if canonical(word) in LEFT_OUT:
+            raise InputError(LEFT_OUT[canonical(word)], where="--" + canonical(word).replace("_", "-"))
     given = {name: value for name, value in gather(options, TABLE).items() if TABLE[name].group != "output"}
     return answer(given, progress)
 
@@ -222,14 +230,21 @@ def answer(given: Mapping[str, Any], progress: Progress | None = None) -> SweepA
     setups = build_setups(given)
     places = [(setup, space) for setup in setups for space in spaces_of(setup, given)]
     refuse_too_many([space for _, space in places])
-    top = given.get("top", DEFAULT_TOP)
-    by = "headroom" if given.get("objective") == "headroom" else "time"
-    problems = [Problem(space, setup.machine, max(top, STOCK), by) for setup, space in places]
+    most, level = max(given.get("top", DEFAULT_TOP), STOCK), between_layouts().value
+    problems = [
+        Problem(space, setup.machine, most, level, moves(setup.machine, space.base.books)) for setup, space in places
+    ]
+    twice = [Problem(space, setup.machine, STOCK) for setup in setups for space in spaces_of(doubled(setup), given)]
+    told = [_counted(progress, [], twice), _counted(progress, problems, [])]
+    jobs = given.get("jobs", 1)
     start = time.perf_counter()
-    results = search(problems, given.get("jobs", 1), progress)
+    results = search(problems, jobs, told[0])
     elapsed = time.perf_counter() - start
-    rows = _rows(places, results, given)
+    rows = _rows(places, results, given, level)
     complete = all(found.complete for found in results)
+    again = search(twice, jobs, told[1]) if complete and rows else [Found() for _ in twice]
+    again_s = time.perf_counter() - start - elapsed
+    moved = complete and all(found.complete for found in again)
     fitting = {row.setup for row in rows}
     nearest = {s.name: nearest_of(s, places, given) for s in setups if complete and s.name not in fitting}
     rejected: dict[str, int] = {}
@@ -245,79 +260,46 @@ def answer(given: Mapping[str, Any], progress: Progress | None = None) -> SweepA
         given=dict(given),
         rows=tuple(rows),
         curve=tuple(curve),
-        ceilings=_ceilings(given, places, results, curve),
-        closed_forms=_closed_forms(setups, curve, given),
+        ceilings=ceilings(given, places, results, list(zip(twice, again, strict=True)) if moved else [], curve),
+        closed_forms=closed_forms(setups, curve, given),
         nearest=nearest,
         candidates=sum(space.candidates for _, space in places),
         evaluated=sum(found.evaluated for found in results),
         feasible=sum(found.feasible for found in results),
         rejected=dict(sorted(((n, c) for n, c in rejected.items() if c), key=lambda item: (-item[1], item[0]))),
         elapsed_s=elapsed,
-        complete=complete,
+        again_s=again_s,
+        complete=complete and moved,
         assumptions=assumptions_of(setups, given),
-        warnings=tuple(warnings_of(places, complete, nearest, illegal, rows, budgets, given)),
+        warnings=tuple(warnings_of(places, complete, moved, nearest, illegal, rows, budgets, given)),
     )
 
 
-def _ceilings(
-    given: Mapping[str, Any], places: Places, results: Sequence[Found], curve: Sequence[CurvePoint]
-) -> dict[str, Ceiling]:
-    """The ceiling of each machine, by its name; the widest error bar of its curve says how far it may lie."""
-    weak = given.get("scaling") == "weak"
-    ceilings = {}
-    for setup in dict.fromkeys(setup for setup, _ in places):
-        mine = [(space, found) for (other, space), found in zip(places, results, strict=True) if other is setup]
-        kept = [np.union1d(found.top.ids, found.front.ids) for _, found in mine]
-        held = stocks([space for space, _ in mine], kept, setup.machine, weak)
-        ceilings[setup.name] = ceiling(
-            mine[0][0],
-            held,
-            setup.machine,
-            error=max(
-                (r.high_s / r.step_time_s - 1.0 for p in curve if p.setup == setup.name and (r := p.row)), default=0.0
-            ),
-            share=given.get("marginal", DEFAULT_MARGINAL),
-            weak=weak,
-            critical=_critical(setup, given),
-        )
-    return ceilings
-
-
-def _critical(setup: Setup, given: Mapping[str, Any]) -> tuple[float, str] | None:
-    """The smallest critical batch that a law can tell from what was given, in tokens, and what it is called.
-
-    Laws of the optimal batch tell no critical one.
-    """
-    if not any(name in given for name in OF_BATCH):
+def _counted(progress: Progress | None, before: Sequence[Problem], after: Sequence[Problem]) -> Progress | None:
+    """Progress of a search between others, told as that of all."""
+    if progress is None:
         return None
-    step_tokens = float(setup.batches[0] * setup.spec.seq_len)
-    laws = batch_limits(given, step_tokens, step_tokens, "tokens", law_params(setup.case.counts), [], [])
-    known = [(law.critical_batch, law.law) for law in laws if law.critical_batch is not None and law.kind != OPTIMAL]
-    least, law = min(known, default=(None, ""))
-    return None if least is None else (least, "--noise-scale" if law == "given" else f"law {law}")
+    done, rest = (sum(p.space.size for p in problems) for problems in (before, after))
+    return lambda now, size: progress(done + now, done + size + rest)
 
 
-def _closed_forms(
-    setups: Sequence[Setup], curve: Sequence[CurvePoint], given: Mapping[str, Any]
-) -> dict[str, ClosedForm]:
-    """D* and K* of the best layout of the largest job of each machine."""
-    found = {}
-    for setup in setups:
-        row = next((p.row for p in reversed(curve) if p.setup == setup.name and p.row is not None), None)
-        closed = closed_form(setup, row, given) if row is not None else None
-        if closed is not None:
-            found[setup.name] = closed
-    return found
+def _rows(places: Places, results: Sequence[Found], given: Mapping[str, Any], level: float) -> list[Row]:
+    """The best layouts of each place, then the simplest that is level with the fastest, and what else is on the front.
 
-
-def _rows(places: Places, results: Sequence[Found], given: Mapping[str, Any]) -> list[Row]:
-    """The best layouts of each place, then what else is on the front; marked where nothing beats them."""
+    Marked where nothing beats them, and where they are level with the fastest.
+    """
     rows: list[Row] = []
+    within = given.get("within", DEFAULT_WITHIN)
     for (setup, space), found in zip(places, results, strict=True):
-        first = found.top.ids[: given.get("top", DEFAULT_TOP)]
-        rows += rows_of(setup, space, first, range(1, len(first) + 1))
-        more = found.front.ids[~np.isin(found.front.ids, first)]
-        rows += rows_of(setup, space, more, [0] * len(more))
+        listed = roomiest(found.front, within) if given.get("objective") == "headroom" else found.top
+        first = listed.ids[: given.get("top", DEFAULT_TOP)]
+        more = np.concatenate([found.simple.ids[-1:], found.front.ids])
+        more = more[~np.isin(more, first)]
+        more = more[np.sort(np.unique(more, return_index=True)[1])]
+        mine = rows_of(setup, space, [*first, *more], [*range(1, len(first) + 1), *[0] * len(more)])
+        bound = found.top.step_time_s[0] * (1.0 + level) if mine else 0.0
+        simplest = found.simple.ids[-1] if mine else -1
+        rows += [replace(r, level=r.step_time_s <= bound, simplest=r.number == simplest) for r in mine]
     if not rows:
         return rows
     room = [-(row.headroom_bytes if row.headroom_bytes is not None else -row.total_bytes) for row in rows]
@@ -327,7 +309,8 @@ def _rows(places: Places, results: Sequence[Found], given: Mapping[str, Any]) ->
     rates = rates_of(setup for setup, _ in places)
     cost = [e * row.gpus * rates[row.setup] for e, row in zip(each, rows, strict=True)]
     pareto = front_of([np.asarray(c) for c in (each, room, [float(row.gpus) for row in rows], cost)])
-    return [replace(row, pareto=bool(p)) for row, p in zip(rows, pareto.tolist(), strict=True) if row.rank or p]
+    marked = [replace(row, pareto=bool(p)) for row, p in zip(rows, pareto.tolist(), strict=True)]
+    return [row for row in marked if row.rank or row.pareto or row.simplest]
 
 
 def _curve(
@@ -363,23 +346,3 @@ def _shown(name: str, value: float) -> Any:
     if name == "sequence_parallel":
         return bool(value)
     return int(value) if np.isfinite(value) else None
-
-
-def ceiling_json(found: Ceiling) -> dict[str, Any]:
-    """A ceiling as the JSON object that the documentation freezes."""
-    return {
-        "binding_limit": found.binding_limit,
-        "gpus": found.gpus,
-        "low_gpus": found.low_gpus,
-        "high_gpus": found.high_gpus,
-        "beyond": found.beyond,
-        "limits": {
-            name: {"gpus": limit.gpus, "low_gpus": limit.low_gpus, "high_gpus": limit.high_gpus, "reason": limit.reason}
-            for name, limit in found.limits.items()
-        },
-        "elasticities": dict(found.elasticities),
-        "points": [
-            {field.name: getattr(point, field.name) for field in fields(point)} | {"tokens_per_s": point.tokens_per_s}
-            for point in found.points
-        ],
-    }

@@ -18,7 +18,7 @@ from dscalc.answers.sweep_rows import Row, layout_words, recompute_words, rows_o
 from dscalc.answers.sweep_setup import Setup, base_words, default_batch
 from dscalc.frozen import dataclass
 from dscalc.specs.layout_spec import LayoutSpec
-from dscalc.specs.pace import bar_notes
+from dscalc.specs.pace import bar_notes, between_layouts
 from dscalc.sweep.prune import Problem
 from dscalc.sweep.search import search
 from dscalc.sweep.space import Space
@@ -48,7 +48,7 @@ def nearest_of(setup: Setup, places: Places, given: Mapping[str, Any]) -> Neares
         The layout, what is missing, and what to try.
     """
     spaces = [space for other, space in places if other is setup]
-    found = search([Problem(space, setup.machine, 1, "headroom", fits_anyway=True) for space in spaces])
+    found = search([Problem(space, setup.machine, 1, fits_anyway=True) for space in spaces])
     rows = [row for space, part in zip(spaces, found, strict=True) for row in rows_of(setup, space, part.top.ids, [0])]
     if not rows:
         return None
@@ -101,7 +101,7 @@ def assumptions_of(setups: Sequence[Setup], given: Mapping[str, Any]) -> tuple[A
     for setup in setups:
         case = setup.case
         every = [a for a in case.assumptions if a.name not in SWEPT]
-        every += rate_assumptions((*setup.notes, *bar_notes()), setup.inputs.network)
+        every += rate_assumptions((*setup.notes, *bar_notes(), between_layouts()), setup.inputs.network)
         for one in every:
             key = (one.name, str(one.value))
             other = next((a for (name, _), a in found.items() if name == one.name), None)
@@ -135,6 +135,7 @@ SWEPT = frozenset(
 def warnings_of(
     places: Places,
     complete: bool,
+    moved: bool,
     nearest: Mapping[str, Nearest | None],
     illegal: Mapping[tuple[str, int], str],
     rows: Sequence[Row],
@@ -146,6 +147,7 @@ def warnings_of(
     Args:
         places: machines with their spaces.
         complete: no interrupt ended the search.
+        moved: nor the one with twice the batch.
         nearest: of each machine on which nothing fits.
         illegal: by machine and number of GPUs, the rule that no layout keeps there.
         rows: the layouts found.
@@ -159,6 +161,12 @@ def warnings_of(
     if not complete:
         yield Warning(
             "incomplete", "interrupted: this is the best of what was looked at so far", "let it run to the end"
+        )
+    elif not moved:
+        yield Warning(
+            "incomplete",
+            "interrupted before it was known what twice the batch does to the ceiling; all else is complete",
+            "let it run to the end",
         )
     yield from _illegal(places, illegal)
     for setup in setups:

@@ -30,6 +30,8 @@ class Row:
         layout: every value of the layout.
         rank: place among the layouts of its machine and number of GPUs, from 1; 0: only on the Pareto front.
         pareto: no other layout is better in step time, headroom, GPUs and cost together.
+        level: as fast as the fastest of its machine and number of GPUs, as far as two layouts can be told apart.
+        simplest: of all layouts that are level, the first by the written key order: fewest stages, then lowest degrees.
         low_s, high_s: the error bar; ``lower_s``, ``upper_s``: all communication hidden, none.
         compute_s, host_s, communication_s, bubble_s, optimizer_s, straggler_s: exposed seconds, they add up to the
             step; the last is the waiting for the slowest GPU, by ``--jitter``.
@@ -43,6 +45,8 @@ class Row:
     layout: LayoutSpec
     rank: int
     pareto: bool
+    level: bool
+    simplest: bool
     step_time_s: float
     low_s: float
     high_s: float
@@ -87,13 +91,13 @@ class Row:
     def to_dict(self) -> dict[str, Any]:
         """Flat: the layout's columns, then everything else."""
         own = {f.name: getattr(self, f.name) for f in fields(Row) if f.name not in ("layout", "number")}
-        head = {name: own.pop(name) for name in ("setup", "rank", "pareto")}
+        head = {name: own.pop(name) for name in HEAD}
         layout = self.layout.model_dump()
         layout["offload"] = ",".join(layout["offload"]) or "none"
         return {**head, **layout, **own}
 
 
-HEAD = ("setup", "rank", "pareto")
+HEAD = ("setup", "rank", "pareto", "level", "simplest")
 COLUMNS = (
     *HEAD,
     *LayoutSpec.model_fields,
@@ -101,7 +105,7 @@ COLUMNS = (
 )  # of ``Row.to_dict``, for tables without a row too
 
 
-def rows_of(setup: Setup, space: Space, ids: Ids, ranks: Sequence[int]) -> list[Row]:
+def rows_of(setup: Setup, space: Space, ids: Sequence[int] | Ids, ranks: Sequence[int]) -> list[Row]:
     """Evaluate layouts by number, with their terms.
 
     Args:
@@ -116,7 +120,7 @@ def rows_of(setup: Setup, space: Space, ids: Ids, ranks: Sequence[int]) -> list[
     if not len(ids):
         return []
     n = len(ids)
-    layouts = space.layouts(ids)
+    layouts = space.layouts(np.asarray(ids, dtype=np.int64))
     layouts = replace(layouts, pp=np.broadcast_to(layouts.pp, (n,)))
     machine = setup.machine
     held = memory(space.shape, layouts, machine.hardware, machine.adapters, keep_terms=False)
@@ -150,6 +154,8 @@ def rows_of(setup: Setup, space: Space, ids: Ids, ranks: Sequence[int]) -> list[
                 layout=spec,
                 rank=ranks[i],
                 pareto=False,
+                level=False,
+                simplest=False,
                 step_time_s=seconds[i],
                 low_s=seconds[i] * low[i],
                 high_s=seconds[i] * high[i],

@@ -149,6 +149,11 @@ def default_batch(seq_len: int) -> int:
     return max(1, int(DEFAULT_BATCH_TOKENS) // seq_len)
 
 
+def doubled(setup: Setup) -> Setup:
+    """The same with twice the batch."""
+    return replace(setup, batches=tuple(2 * batch for batch in setup.batches))
+
+
 def divisors(number: int) -> tuple[int, ...]:
     """Divisors in ascending order.
 

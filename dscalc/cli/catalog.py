@@ -16,6 +16,12 @@ def _profiles(given: dict[str, Any]) -> tuple[str, ...]:
     return (given["profile"],) if "profile" in given else ()
 
 
+def _ids(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    from dscalc.cli.complete import every_name, starting
+
+    return starting(every_name(), incomplete)
+
+
 @click.command("list", cls=SharedCommand, epilog="Example: dscalc list gpus")
 @click.argument("kind", metavar="KIND", type=click.Choice(_KINDS, case_sensitive=False))
 @shared(only=("profile", "format", "output", "force", "quiet"), scenario=False)
@@ -30,7 +36,7 @@ def list_command(kind: str, **params: Any) -> None:
 
 
 @click.command("show", cls=SharedCommand, epilog="Example: dscalc show H100-SXM5-80GB")
-@click.argument("name", metavar="ID")
+@click.argument("name", metavar="ID", shell_complete=_ids)
 @shared(only=("profile", "format", "output", "force"), scenario=False)
 def show_command(name: str, **params: Any) -> None:
     """Everything named ID, each value with its unit, kind and source."""

@@ -17,7 +17,7 @@ Examples:
   dscalc comm --params 7e9 --dp 32 --bandwidth 50GB/s --latency 5us
   dscalc comm --trace-ring 4"""
 COMPUTE = ("flops", "peak_fraction", "check")  # how fast a GPU computes, and whether it fits, is not asked here
-NAMES = tuple(o.name for o in TABLE if ("time" in o.uses or o.uses == "comm") and o.name not in COMPUTE)
+NAMES = tuple(o.name for o in TABLE if ({"time", "comm"} & set(o.uses.split())) and o.name not in COMPUTE)
 
 
 @click.command("comm", cls=SharedCommand, epilog=EPILOG)

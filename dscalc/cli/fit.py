@@ -36,15 +36,22 @@ _COUNT = click.IntRange(1, MAX_COUNT)
 
 
 @click.command("fit", cls=SharedCommand, epilog=EPILOG)
-@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path())
 @click.option("--rows", is_flag=True, help="Every row that was read, not the tables alone.")
 @click.option("--op", metavar="NAME", type=Operation(), help="The operation, where a log does not name it.")
 @click.option("--ranks", metavar="N", type=_COUNT, help="Ranks of the group, where a log does not say it.")
 @click.option("--nodes", metavar="N", type=_COUNT, help="Nodes of the group, where a log does not say it.")
-@click.option("--step", metavar="FILE.csv", help="Measured steps: options of dscalc step as columns, and step_time_s.")
+@click.option(
+    "--step",
+    metavar="FILE.csv",
+    type=click.Path(),
+    help="Measured steps: options of dscalc step as columns, and step_time_s.",
+)
 @click.option("--compare", is_flag=True, help="Beside the shipped cluster of that GPU, node and network.")
 @click.option("--compare-with", metavar="ID", help="Beside this shipped cluster: what is slow, and why.")
-@click.option("--plot", metavar="FILE.svg", help="Chart of measured against fitted, as .svg, .png or .pdf.")
+@click.option(
+    "--plot", metavar="FILE.svg", type=click.Path(), help="Chart of measured against fitted, as .svg, .png or .pdf."
+)
 @shared(only=(*HARDWARE, "format", "output", "force", "explain", "quiet"), scenario=False)
 def command(
     files: tuple[str, ...],

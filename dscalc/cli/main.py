@@ -183,6 +183,9 @@ def _usage(error: click.ClickException) -> str:
         word = error.option_name.lstrip("-").replace("-", "_")
         if word in REFUSED:
             return f"{error.option_name}: {REFUSED[word]}"
+        elsewhere = _elsewhere(word, error.ctx.info_name if error.ctx else None)
+        if elsewhere:
+            return f"{error.option_name}: {elsewhere}"
         known = [o.lstrip("-") for p in (error.ctx.command.params if error.ctx else ()) for o in p.opts]
         return f"{error.option_name}: there is no such option{nearest(word.replace('_', '-'), known)}"
     if isinstance(error, click.exceptions.MissingParameter) and error.param is not None:
@@ -194,6 +197,22 @@ def _usage(error: click.ClickException) -> str:
         flag = error.param.opts[0]
         return error.message if error.message.startswith(flag) else f"{flag}: {error.message}"
     return str(error.format_message())
+
+
+def _elsewhere(word: str, here: str | None) -> str:
+    """What to say of an option that other commands have; empty where none has it."""
+    from dscalc.specs.options import canonical
+    from dscalc.specs.sweep_options import LEFT_OUT
+
+    if here == "sweep" and canonical(word) in LEFT_OUT:
+        return LEFT_OUT[canonical(word)]
+    flag = "--" + word.replace("_", "-")
+    having = []
+    for name, (place, _) in COMMANDS.items():
+        module, _, command = place.partition(":")
+        if any(flag in param.opts for param in getattr(import_module(module), command).params):
+            having.append(name)
+    return f"is no option of {here}; {', '.join(having)} {'takes' if len(having) == 1 else 'take'} it" if having else ""
 
 
 def _abandon_stdout() -> None:

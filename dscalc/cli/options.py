@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from dscalc.errors import DscalcError
 from dscalc.specs.option_table import CONSTANTS, OPTIONS, Option
 from dscalc.specs.options import parse
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 F = TypeVar("F", bound=Callable[..., Any])
 Given = dict[str, Any]
@@ -39,6 +42,17 @@ class Value(click.ParamType[Any]):
             return parse(self.option, list(value) if isinstance(value, tuple) else value)
         except DscalcError as error:
             self.fail(error.message, param, ctx)
+
+    def shell_complete(
+        self,
+        ctx: click.Context,  # noqa: ARG002
+        param: click.Parameter,  # noqa: ARG002
+        incomplete: str,
+    ) -> list[CompletionItem]:
+        """Values that begin as typed."""
+        from dscalc.cli.complete import completions  # only a shell that completes needs it
+
+        return completions(self.option, incomplete)
 
 
 class SharedOption(click.Option):
@@ -96,7 +110,7 @@ def shared(
     def decorate(function: F) -> F:
         rows = [option for option in table.values() if wanted(option)]
         if scenario:
-            _add(function, ("--scenario",), "--scenario FILE", "output", help=_SCENARIO)
+            _add(function, ("--scenario",), "--scenario FILE", "output", help=_SCENARIO, type=click.Path())
         for word, (target, constant) in reversed(list(CONSTANTS.items())):
             if any(o.name == target for o in rows):
                 _attach_constant(function, word, target, constant)

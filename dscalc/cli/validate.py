@@ -17,7 +17,12 @@ from dscalc.cli.output import deliver
     default="memory",
     help="What to compare, memory or step time [memory].",
 )
-@click.option("--data", metavar="FILE.csv", help="Rows with the columns of the shipped table, instead of those rows.")
+@click.option(
+    "--data",
+    metavar="FILE.csv",
+    type=click.Path(),
+    help="Rows with the columns of the shipped table, instead of those rows.",
+)
 @shared(only=("format", "output", "force", "quiet"), scenario=False)
 def command(metric: str, data: str | None, **params: Any) -> None:
     """Predict published runs and show how far off the model is, source by source."""

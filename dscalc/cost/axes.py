@@ -86,6 +86,50 @@ def groups(layouts: Layouts) -> Groups:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Strides:
+    """Distances between neighbours in ranks; arrays of shape (n,) or (1,).
+
+    ``stage``: between stages of a pipeline. ``near``: members of a data-parallel group (with its context-parallel
+    ranks) that lie as close as its own stride says, infinity for all of them; the others lie ``far`` apart.
+    """
+
+    stage: Array
+    near: Array
+    expert_near: Array
+    far: Array
+
+
+def strides(layouts: Layouts) -> Strides:
+    """Distances between ranks by the order in which the axes are laid out.
+
+    In the order tp-cp-dp-pp a stage fills tp * cp * dp neighbouring ranks; in tp-cp-pp-dp a whole pipeline fills tp *
+    cp * pp of them, and data-parallel ranks lie so far apart.
+
+    Args:
+        layouts [degrees, (n,)]: the layout columns.
+
+    Returns:
+        The distances [ranks, (n,)].
+
+    Raises:
+        nothing.
+
+    References:
+        [MegatronLM] parallel_state.py, RankGenerator (--use-tp-pp-dp-mapping); [Narayanan2021] section 3.2.
+    """
+    import numpy as np
+
+    block = layouts.tp * layouts.cp
+    inside = layouts.rank_order == codes.RANK_ORDERS.index("tp-cp-pp-dp")
+    return Strides(
+        stage=np.where(inside, block, block * layouts.dp),
+        near=np.where(inside, layouts.cp, np.inf),
+        expert_near=np.where(inside, np.maximum(block / (layouts.etp * layouts.ep), 1.0), np.inf),
+        far=np.where(inside, block * layouts.pp, block),
+    )
+
+
 def _indivisible(whole: Array | float, part: Array) -> Mask:
     import numpy as np
 
@@ -112,6 +156,12 @@ def _expert_grid(layouts: Layouts, groups_: Groups, shape: ModelShape) -> Mask:
 def _expert_replicas(layouts: Layouts, groups_: Groups, shape: ModelShape) -> Mask:
     sharded = layouts.tp * groups_.dp_cp / layouts.dp_replicate
     return _indivisible(sharded, layouts.etp * layouts.ep) & (shape.experts > 0) & (layouts.dp_replicate > 1.0)
+
+
+def _expert_block(layouts: Layouts, _: Groups, shape: ModelShape) -> Mask:
+    inside = (layouts.rank_order == codes.RANK_ORDERS.index("tp-cp-pp-dp")) & (layouts.pp > 1.0)
+    mask: Mask = _indivisible(layouts.tp * layouts.cp, layouts.etp * layouts.ep) & inside & (shape.experts > 0)
+    return mask
 
 
 def _sequence(layouts: Layouts, _: Groups, __: ModelShape) -> Mask:
@@ -251,6 +301,7 @@ AXES: tuple[Axis, ...] = (
                 _expert_replicas,
             ),
             Rule("expert_grid", "--ep * --etp must divide tp * cp * dp", _expert_grid),
+            Rule("expert_block", "with --rank-order tp-cp-pp-dp, --ep * --etp must divide tp * cp", _expert_block),
         ),
     ),
     Axis(

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dscalc.cost.axes import groups
 from dscalc.cost.collectives import algorithm_names, collective
-from dscalc.cost.geometry import Place, place
+from dscalc.cost.geometry import Place, place, place_in_blocks
 from dscalc.cost.model_transfers import model_parallel, weight_copies
 from dscalc.cost.placement import stage_kinds
 from dscalc.cost.rank_parameters import adapter_sums, part_sums, rank_parameters
@@ -133,7 +133,7 @@ def timed(transfer: Transfer, gpus: Array, network: Network, algorithm: str | No
     zero = transfer.calls * 0.0
     group, stride, line = transfer.group + zero, transfer.stride + zero, transfer.line + zero
     message = transfer.message_bytes + zero
-    lies = located(group, stride, line, gpus + zero, network)
+    lies = located(group, stride, line, gpus + zero, network, (transfer.near + zero, transfer.far + zero))
     found = collective(transfer.op, message, group, lies.inside, lies.domains, network, algorithm)
     sent = (group > 1.0) & (transfer.calls > 0.0)
     time_s = found.time_s * transfer.calls
@@ -157,7 +157,14 @@ def timed(transfer: Transfer, gpus: Array, network: Network, algorithm: str | No
     )
 
 
-def located(group: Array, stride: Array, line: Array, gpus: Array, network: Network) -> Place:
+def located(
+    group: Array,
+    stride: Array,
+    line: Array,
+    gpus: Array,
+    network: Network,
+    blocks: tuple[Array, Array] | None = None,
+) -> Place:
     """Where groups lie on a network, tier by tier.
 
     Args:
@@ -166,6 +173,7 @@ def located(group: Array, stride: Array, line: Array, gpus: Array, network: Netw
         line [stages, (n,)]: stages of the pipeline of which the group is two; 0: the group is no part of a line.
         gpus [GPUs, (n,)]: GPUs of the job.
         network [tiers, (1,)]: the network.
+        blocks [ranks, (n,)]: members of a block, and the distance of blocks; None: groups have none.
 
     Returns:
         Members inside and domains crossed [ranks, (tiers - 1, n)], one row where there is one tier.
@@ -178,10 +186,11 @@ def located(group: Array, stride: Array, line: Array, gpus: Array, network: Netw
     """
     paired = np.asarray(line > 1.0)
     length = np.where(paired, line, group)
-    places = [
-        place(length, stride, np.where(gpus <= tier.gpus, np.inf, tier.gpus + 0.0 * gpus))
-        for tier in network.tiers[:-1]
-    ]
+    domains = [np.where(gpus <= tier.gpus, np.inf, tier.gpus + 0.0 * gpus) for tier in network.tiers[:-1]]
+    if blocks is None or np.all(blocks[0] >= length):
+        places = [place(length, stride, domain) for domain in domains]
+    else:
+        places = [place_in_blocks(length, stride, *blocks, domain) for domain in domains]
     if np.any(paired):
         places = [_two_ends(found, group, paired) for found in places]
     if not places:

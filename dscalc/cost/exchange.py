@@ -34,6 +34,7 @@ PER_MICRO_BATCH = (
     "capacity_factor",
     "schedule",
     "cp_comm",
+    "rank_order",
     "loss",
     "stack",
 )
@@ -51,6 +52,7 @@ PER_STEP = (
     "no_sync",
     "n_micro",
     "schedule",
+    "rank_order",
     "stack",
     "recipe",
 )
@@ -128,7 +130,8 @@ def _timed(transfers: Sequence[Transfer], gpus: Array, network: Network) -> list
 
         group = stacked([t.group for t in mine])
         stride, line = stacked([t.stride for t in mine]), stacked([t.line for t in mine])
-        lies = located(group, stride, line, stacked([gpus] * len(mine)), network)
+        blocks = (stacked([t.near for t in mine]), stacked([t.far for t in mine]))
+        lies = located(group, stride, line, stacked([gpus] * len(mine)), network, blocks)
         message = stacked([t.message_bytes for t in mine])
         call_s = collective(op, message, group, lies.inside, lies.domains, network).time_s
         for at, number in enumerate(numbers):

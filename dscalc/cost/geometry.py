@@ -49,3 +49,30 @@ def place(group: Array, stride: Array, domain: Array) -> Place:
     domains = np.where(whole, 1.0, np.ceil(group / inside))
     aligned = whole | (rest == 0.0)
     return Place(inside, domains, np.asarray(~aligned & (group > 1.0)))
+
+
+def place_in_blocks(group: Array, stride: Array, near: Array, far: Array, domain: Array) -> Place:
+    """The same for a group in blocks: ``near`` members q apart, and the first members of blocks Q apart.
+
+    A block is placed as a group of its own, and so are the blocks: members inside a domain, and domains crossed, are
+    the products.
+
+    Args:
+        group [ranks, (n,)]: members k.
+        stride [ranks, (n,)]: distance q between neighbours in a block.
+        near [ranks, (n,)]: members of a block; at least the group where there is one block.
+        far [ranks, (n,)]: distance Q between blocks.
+        domain [GPUs, (n,)]: size W of a domain; inf: everything lies in one.
+
+    Returns:
+        The place of the group [ranks, (n,)].
+
+    Raises:
+        nothing.
+
+    References:
+        [MegatronLM] parallel_state.py, RankGenerator; derived by counting, checked against enumeration in the tests.
+    """
+    block = np.minimum(near, group)
+    inner, outer = place(block, stride, domain), place(group / block, far, domain)
+    return Place(inner.inside * outer.inside, inner.domains * outer.domains, inner.misaligned | outer.misaligned)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dscalc.cost.axes import Groups
+from dscalc.cost.axes import Groups, strides
 from dscalc.cost.ledger import FULL
 from dscalc.cost.schedule import SCHEDULES
 from dscalc.cost.transfers import TWO_COPIES, Stage, Transfer
@@ -53,7 +53,7 @@ def _messages(shape: ModelShape, layouts: Layouts, stage: Stage, tokens: Array) 
         "send-recv",
         "every",
         layouts.pp,
-        layouts.tp * layouts.cp * layouts.dp,
+        strides(layouts).stage,
         message,
         messages,
         np.where(hidden_messages, 0.0, messages),
@@ -91,7 +91,7 @@ def weight_copies(
     """
     transfers: list[Transfer] = []
     piped = layouts.pp > 1.0
-    stage_stride = layouts.tp * layouts.cp * layouts.dp
+    stage_stride = strides(layouts).stage
     twins = np.asarray([1.0 if s.placement == TWO_COPIES else 0.0 for s in SCHEDULES]).take(layouts.schedule)
     if np.any(twins > 0.0):
         sharded = layouts.zero > 0.0

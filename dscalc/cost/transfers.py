@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dscalc.cost.axes import Groups
+from dscalc.cost.axes import Groups, strides
 from dscalc.cost.placement import StageKinds
 from dscalc.cost.rank_parameters import RankParameters
 from dscalc.cost.schedule import SCHEDULES, chunks_per_stage
@@ -22,7 +22,8 @@ class Transfer:
     """One kind of collective of a layout; arrays (n,).
 
     ``exposed_calls`` are the calls that no compute can hide even when it is long enough. ``line``: where the group is
-    two stages of a pipeline, the stages of that pipeline; 0 elsewhere.
+    two stages of a pipeline, the stages of that pipeline; 0 elsewhere. Of a group in blocks ``near`` members lie
+    ``stride`` apart, and the blocks ``far``.
     """
 
     axis: str
@@ -37,6 +38,8 @@ class Transfer:
     formula: str
     source: str
     line: Array | float = 0.0
+    near: Array | float = np.inf
+    far: Array | float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +142,32 @@ def data_parallel(
     References:
         [Rajbhandari2020] section 7, [Zhao2023] section 3.
     """
+    lie = strides(layouts)
     held = _Held(stage.dense_parameters, stage.frozen_dense_bytes, stage.layers + stage.has_embedding + stage.has_head)
-    transfers = _sharded(layouts, groups.dp_cp, groups.shard, layouts.tp, held, stage, gradient_bytes, "dp")
+    ranks = _Ranks(groups.dp_cp, groups.shard, layouts.tp, lie.near, lie.far)
+    transfers = _sharded(layouts, ranks, held, stage, gradient_bytes, "dp")
     if shape.experts:
-        stride = layouts.etp * layouts.ep
         held = _Held(stage.expert_parameters, stage.frozen_expert_bytes, stage.moe_layers)
-        transfers += _sharded(layouts, groups.edp, groups.expert_shard, stride, held, stage, gradient_bytes, "edp")
+        ranks = _Ranks(groups.edp, groups.expert_shard, layouts.etp * layouts.ep, lie.expert_near, lie.far)
+        transfers += _sharded(layouts, ranks, held, stage, gradient_bytes, "edp")
     return transfers
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranks:
+    """A data-parallel group, the part of it that divides the state, and how its ranks lie."""
+
+    group: Array
+    shard: Array
+    stride: Array
+    near: Array
+    far: Array
+
+    @property
+    def replica_stride(self) -> Array:
+        """Ranks between replicas of a shard group."""
+        blocks = self.shard / np.minimum(self.near, self.shard)
+        return np.where(self.near < self.group, self.far * blocks, self.stride * self.shard)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,15 +180,9 @@ class _Held:
 
 
 def _sharded(
-    layouts: Layouts,
-    group: Array,
-    shard: Array,
-    stride: Array,
-    held: _Held,
-    stage: Stage,
-    gradient_bytes: Array,
-    axis: str,
+    layouts: Layouts, ranks: _Ranks, held: _Held, stage: Stage, gradient_bytes: Array, axis: str
 ) -> list[Transfer]:
+    group, shard, stride, near, far = ranks.group, ranks.shard, ranks.stride, ranks.near, ranks.far
     books = layouts.books
     stacks, stack = books.stacks, layouts.stack
     zero = layouts.zero
@@ -206,6 +222,8 @@ def _sharded(
             np.where(hide, np.minimum(summed, 1.0), summed),
             "N_r b_r in buckets, once a step",
             "[Rajbhandari2020] section 7.1",
+            near=near,
+            far=far,
         ),
         Transfer(
             axis,
@@ -219,6 +237,8 @@ def _sharded(
             np.minimum(reduce_exposed, reduce_calls),
             "N_r b_r, once a step (ZeRO-1) or a micro-batch (ZeRO-2, 3)",
             "[Rajbhandari2020] section 7.2; [Zhao2023] section 3.2",
+            near=near,
+            far=far,
         ),
         Transfer(
             axis,
@@ -232,6 +252,8 @@ def _sharded(
             np.where(ahead, np.minimum(step_calls, 1.0), step_calls),
             "N_r b_w, once a step (ZeRO-1, 2)",
             "[Rajbhandari2020] section 7.2",
+            near=near,
+            far=far,
         ),
         Transfer(
             axis,
@@ -245,6 +267,8 @@ def _sharded(
             np.where(ahead, np.minimum(unit_calls, 1.0), unit_calls),
             "N_r b_w, forward and again in backward where resharded, every micro-batch",
             "[Zhao2023] section 3.2",
+            near=near,
+            far=far,
         ),
         Transfer(
             axis,
@@ -252,7 +276,7 @@ def _sharded(
             "all-reduce",
             "every",
             np.where(none, 1.0, replicas),
-            stride * shard,
+            ranks.replica_stride,
             gradients / shard,
             owned,
             owned,

@@ -135,16 +135,19 @@ def _collectives(out: Screen, answer: CommAnswer, explain: bool) -> None:
     where = f"stage {answer.stage} of {case.layout.spec.pp}; " if case.layout.spec.pp > 1 else ""
     out.head("What one GPU sends in a step", f"{where}calls one after the other")
     rows: list[tuple[Cell, ...]] = []
-    notes: list[list[str]] = []
+    listed: list[Row | None] = []
     for total in answer.totals:
         rows.append(_total_cells(total, f"{total.axis}"))
-        notes.append([])
-        for row in answer.rows_of(total.axis):
-            rows.append(_cells(row))
-            notes.append(_explained(row, out.width - 4) if explain else [])
+        rows += [_cells(row) for row in answer.rows_of(total.axis)]
+        listed += [None, *answer.rows_of(total.axis)]
     rows.append(_total_cells(answer.total, "total"))
-    notes.append([])
-    for lines, below in zip(grid(HEADINGS, rows, out.width), [[], *notes], strict=True):
+    listed.append(None)
+    notes = [_explained(row, out.width - 4) if explain and row is not None else [] for row in listed]
+    drawn = grid(HEADINGS, rows, out.width)
+    if not explain and not any(span.text.strip() == "what" for span in drawn[0][0]):  # too narrow: then under each row
+        said = [("" if row is None else row.what) for row in listed]
+        notes = [wrap(text, out.width - 4) for text in said]
+    for lines, below in zip(drawn, [[], *notes], strict=True):
         out.add(*lines)
         out.add(*([Span(f"    {text}", QUIET)] for text in below))
     straddles = " (! straddles domains)" if any(row.misaligned for row in answer.rows) else ""

@@ -2,42 +2,37 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
-from dscalc.answers.sweep_notes import command_words
+from dscalc.answers.sweep_detail import paying
 from dscalc.answers.sweep_rows import COLUMNS, layout_words, recompute_words
 from dscalc.errors import InputError
 from dscalc.report.asides import warned
 from dscalc.report.export import to_csv, to_json, to_markdown
 from dscalc.report.screen import BAD, GOOD, QUIET, STRONG, Cell, Scale, Screen, Span
-from dscalc.report.step import scale_of
 from dscalc.report.sweep_charts import curve_chart, layout_charts
 from dscalc.report.sweep_figure import figure_of
+from dscalc.report.sweep_layouts import BEST, Times, kept_together, layout_cells, layouts, times_of
 from dscalc.report.sweep_words import (
     LEVER_WORDS,
     LIMIT_WORDS,
-    USD,
     about,
     ceiling_words,
+    closed_words,
     ends,
     gpus_span,
     lacking_words,
     point_words,
     signed,
-    usd_words,
     wall_words,
 )
 from dscalc.units import format_bytes, format_count, format_energy, format_time
 
 if TYPE_CHECKING:
     from dscalc.answers.sweep import CurvePoint, Limit, SweepAnswer
-    from dscalc.answers.sweep_closed import ClosedForm
     from dscalc.answers.sweep_rows import Row
 
-MOST_TABLES = 2  # numbers of GPUs of which all layouts are shown; of more, only the best one's
 REASONS = 6  # of rejections shown
-PRICED = 4  # place of the column that only a price brings
 WAITS = 4  # place of the column that only --jitter brings
 NO_PARQUET = "parquet needs pyarrow; pip install 'dscalc[parquet]'"
 SECONDS = Scale(1.0, "s")
@@ -119,14 +114,16 @@ def screen(answer: SweepAnswer, *, explain: bool = False, colour: bool | None = 
         name = f" on {setup.name}" if many else ""
         _curve(out, answer, [p for p in answer.curve if p.setup == setup.name], name)
     for setup in answer.setups:
-        _ceiling(out, answer, setup.name, f" on {setup.name}" if many else "", explain, whole=explain or not many)
+        chosen = answer.best is not None and setup.name == answer.best.setup  # of several machines, the answer's
+        name = f" on {setup.name}" if many else ""
+        _ceiling(out, answer, setup.name, name, explain, whole=explain or chosen or not many)
     drawn = figure_of(answer)
     curve_chart(out, drawn)
     layout_charts(out, drawn)
     _budgets(out, answer)
     for setup in answer.setups:
         name = f" on {setup.name}" if len(answer.setups) > 1 else ""
-        _layouts(out, answer, setup.name, name)
+        layouts(out, answer, setup.name, name)
     _rejected(out, answer, explain)
     _assumed(out, answer)
     warned(out, answer.warnings)
@@ -152,6 +149,7 @@ def _headline(out: Screen, answer: SweepAnswer) -> None:
             f"{row.layout.grad_accum}, recompute {recompute_words(row.layout)}",
             STRONG,
         )
+        _last_that_pays(out, answer, row)
     else:
         words = lacking_words(answer)
         out.say(f"{words[0].upper()}{words[1:]}.", BAD)
@@ -159,9 +157,21 @@ def _headline(out: Screen, answer: SweepAnswer) -> None:
         f"Of {format_count(answer.candidates)} candidates {format_count(answer.evaluated)} had their memory worked "
         f"out; {format_count(answer.feasible)} fit and were timed."
     )
-    out.say(f"Took {format_time(answer.elapsed_s)}, {format_count(answer.layouts_per_s)} candidates a second.", QUIET)
+    more = f"; {format_time(answer.again_s)} more with twice the batch" if answer.rows and answer.complete else ""
+    rate = format_count(answer.layouts_per_s)
+    out.say(f"Took {format_time(answer.elapsed_s)}, {rate} candidates a second{more}.", QUIET)
     if not answer.complete:
         out.say("Interrupted: the best so far.", BAD)
+
+
+def _last_that_pays(out: Screen, answer: SweepAnswer, best: Row) -> None:
+    """Where the fastest lies beyond the ceiling: the largest job that does not."""
+    pays = paying(answer, best.setup)
+    if pays is not None and pays.row is not None and pays.gpus < best.gpus:
+        out.say(
+            f"The largest that still pays is {pays.gpus:,} GPUs: {format_time(pays.row.step_time_s)} a step with "
+            f"{layout_words(pays.row.layout)}."
+        )
 
 
 _CURVE = (
@@ -183,7 +193,7 @@ def _curve(out: Screen, answer: SweepAnswer, points: list[CurvePoint], name: str
     bars = sorted(row.high_s / row.step_time_s - 1.0 for row in rows)
     known = f"; steps within {_between(bars[0], bars[-1])} by measured runs" if bars else ""
     out.head(f"Scaling{name}", kept + known)
-    scale = scale_of(min((row.step_time_s for row in rows), default=1.0))
+    scale = times_of([row.step_time_s for row in rows])
     (gpus, how), _, *rest = _CURVE
     best = answer.best
     cells = [_point(answer, p, scale, chosen=p is best) for p in points]
@@ -199,16 +209,11 @@ def _waits(point: CurvePoint) -> str:
     return "" if point.row is None else f"{point.row.straggler_s / point.row.step_time_s:.1%}"
 
 
-def kept_together(words: str) -> str:
-    """A layout that wraps between its degrees, and never between a degree and its number."""
-    return re.sub(r" (?=\d)", "\u00a0", words)
-
-
 def _between(low: float, high: float) -> str:
     return f"{high:.0%}" if f"{low:.0%}" == f"{high:.0%}" else f"{low:.0%} to {high:.0%}"
 
 
-def _point(answer: SweepAnswer, point: CurvePoint, scale: Scale, *, chosen: bool) -> tuple[Cell, ...]:
+def _point(answer: SweepAnswer, point: CurvePoint, scale: Times, *, chosen: bool) -> tuple[Cell, ...]:
     row = point.row
     if row is None or point.efficiency is None:
         return (f"{point.gpus:,}", Span("-", BAD), "", "", "", "", Span(point_words(answer, point), BAD), "", "")
@@ -239,32 +244,19 @@ def _ceiling(out: Screen, answer: SweepAnswer, setup: str, name: str, explain: b
         words, factor = LEVER_WORDS[lever]
         if elasticity is not None and found.gpus is not None:
             moved.append((words, about(found.gpus * factor**elasticity), signed(elasticity)))
+        elif found.gpus is not None and answer.complete:
+            moved.append((words, Span("none", QUIET), ""))
     if moved:
         out.say("")
         out.table((("with", "left"), ("ceiling", "right"), ("elasticity", "right")), moved)
     closed = answer.closed_forms.get(setup)
     if closed is not None:
         out.say("")
-        out.say(_closed_words(closed))
+        out.say(closed_words(closed))
     if explain:
         out.say("")
         for text in EXPLAINED:
             out.say(text, QUIET, hang=2)
-
-
-def _closed_words(closed: ClosedForm) -> str:
-    """The closed forms of one layout in a sentence."""
-    if closed.break_even_tokens_per_rank is None:
-        return "Closed form: one data-parallel rank, which sends nothing."
-    useful = ""
-    if closed.max_useful_data_parallel is not None and closed.max_useful_gpus is not None:
-        useful = (
-            f", K* = {about(closed.max_useful_data_parallel)} data-parallel ranks, {about(closed.max_useful_gpus)} GPUs"
-        )
-    return (
-        f"Closed form (6ND/P against 2N b_r/BW, see `dscalc ratio`) for the best layout on {closed.gpus:,} GPUs: "
-        f"D* = {format_count(closed.break_even_tokens_per_rank)} tokens a rank{useful}."
-    )
 
 
 EXPLAINED = (
@@ -276,12 +268,15 @@ EXPLAINED = (
     "A limit is read off the curve between its points, by power laws; beyond the largest number of GPUs searched the "
     "layouts go on with more data-parallel ranks. The range comes from the error of the prediction, put on the rate of "
     "computing and on that of the network in turn: moves add as squares.",
-    "communication = computing: all communication, hidden or not, against all computing; the ratio of docs 6ND/P and "
-    "2N b/BW with everything else that a step has.",
+    "communication = computing: all communication, hidden or not, against all computing: what `dscalc ratio` says of "
+    "6ND/P and 2N b_r/BW, with everything else that a step has.",
     "marginal GPU: tokens/s that one more GPU adds, over tokens/s of a GPU at the smallest number.",
     "latency: what of communication stays when latency doubles, against the rest.",
     "sequences: one sequence for each data-parallel rank of the last point's model-parallel degrees.",
-    "elasticity: d log ceiling / d log x; the layouts that the search kept are evaluated again with x changed.",
+    "elasticity: d log ceiling / d log x; the search looks for the best layout after each change of x too, and once "
+    "more with twice the batch.",
+    "~ level with the fastest: published runs that differ in their layout alone tell two apart from about that on. "
+    "Simplest: fewest stages, then lowest degrees in the order tp, cp, dp-replicate.",
 )
 
 
@@ -317,65 +312,23 @@ def _budgets(out: Screen, answer: SweepAnswer) -> None:
     if not budgets:
         return
     out.head(f"Training {format_count(budgets[0].tokens)} tokens", "with checkpoints and failures")
+    many = len(answer.setups) > 1
+    priced = any(b.usd is not None for b in budgets)
     rows: list[tuple[Cell, ...]] = [
         (
-            b.setup,
+            *([b.setup] if many else []),
             f"{b.gpus:,}",
             wall_words(b),
             format_count(b.gpu_hours) if ends(b) else "",
-            "" if b.usd is None or not ends(b) else format_count(b.usd),
+            *(["" if b.usd is None or not ends(b) else format_count(b.usd)] if priced else []),
             "" if b.energy_j is None or not ends(b) else format_energy(b.energy_j),
             f"{b.goodput_fraction:.1%}",
             format_time(b.checkpoint_interval_s),
         )
         for b in budgets
     ]
-    out.table(_BUDGET, rows)
-
-
-_BEST = (
-    ("", "right"),
-    ("step", "right"),
-    ("MFU", "right"),
-    ("memory", "right"),
-    ("micro-batch", "right"),
-    ("recompute", "left"),
-    ("layout", "fill"),
-)
-
-
-def _layouts(out: Screen, answer: SweepAnswer, setup: str, name: str) -> None:
-    points = [p for p in answer.curve if p.setup == setup and p.row is not None]
-    if len(points) > MOST_TABLES:
-        best = answer.best
-        points = [best if best in points and best is not None else points[-1]]
-    for point in points:
-        out.head(f"Best layouts on {point.gpus:,} GPUs{name}", "* unbeaten")
-        rows = [r for r in answer.rows if r.setup == setup and r.gpus == point.gpus and r.rank]
-        priced = any(r.usd_per_token is not None for r in rows)
-        scale = scale_of(rows[0].step_time_s)
-        (rank, how), _, *rest = _BEST
-        columns = [(rank, how), (f"step {scale.unit}", "right"), *rest]
-        cells = [_row(r, scale) for r in rows]
-        if priced:
-            columns.insert(PRICED, (USD, "right"))
-            cells = [(*c[:PRICED], usd_words(r.usd_per_token), *c[PRICED:]) for r, c in zip(rows, cells, strict=True)]
-        out.table(columns, cells)
-        if point is answer.best:
-            setup_ = next(s for s in answer.setups if s.name == setup)
-            out.say(f"The first: dscalc step {command_words(setup_, rows[0], answer.given)}", QUIET, hang=2)
-
-
-def _row(row: Row, scale: Scale) -> tuple[Cell, ...]:
-    return (
-        Span(f"{row.rank}{'*' if row.pareto else ' '}", GOOD if row.pareto else ""),
-        scale.of(row.step_time_s),
-        f"{row.mfu:.1%}",
-        format_bytes(row.total_bytes),
-        f"{row.layout.micro_batch} x {row.layout.grad_accum}",
-        recompute_words(row.layout),
-        kept_together(layout_words(row.layout)),
-    )
+    left_out = {*([] if many else ["machine"]), *([] if priced else ["USD"])}
+    out.table([column for column in _BUDGET if column[0] not in left_out], rows)
 
 
 def _rejected(out: Screen, answer: SweepAnswer, explain: bool) -> None:
@@ -402,10 +355,10 @@ def _assumed(out: Screen, answer: SweepAnswer) -> None:
 
 
 def _markdown(answer: SweepAnswer) -> str:
-    header = ["GPUs", "rank", "step s", *(heading for heading, _ in _BEST[2:])]
+    header = ["GPUs", "rank", "step s", *(heading for heading, _ in BEST[2:])]
     rows = []
     for row in answer.rows:
-        cells = [cell.text if isinstance(cell, Span) else cell for cell in _row(row, SECONDS)]
+        cells = [cell.text if isinstance(cell, Span) else cell for cell in layout_cells(row, SECONDS)]
         if row.rank:
             rows.append([str(row.gpus), *(cell.strip().replace("\u00a0", " ") for cell in cells)])
-    return f"{line(answer)}\n\n" + to_markdown(rows, header, right=(0, 1, 2, 3, 4, 5))
+    return f"{line(answer)}\n\n" + to_markdown(rows, header, right=(0, 1, 2, 3, 4, 6))

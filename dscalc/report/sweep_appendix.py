@@ -63,8 +63,8 @@ def inputs(answer: SweepAnswer) -> list[Cell]:
     marks = {**found["marks"], **dict.fromkeys(found["axes"], "swept"), **dict.fromkeys(answer.given, "given")}
     parts: list[Cell] = []
     for group, values in found.items():
-        if group == "marks":
-            continue
+        if group == "marks" or (group == "hardware" and len(answer.setups) > 1):
+            continue  # each machine has its own
         entries = enumerate(values, 1) if isinstance(values, list) else values.items()
         rows = [
             [str(name).replace("_", " "), _value(value, str(name)), _chip(marks.get(str(name), ""))]
@@ -92,6 +92,8 @@ def _value(value: Any, name: str) -> Cell:
 
 
 def _plain(value: Any) -> str:
+    if isinstance(value, list) and len(value) > 1 and all(v == value[0] for v in value):
+        return _plain(value[0])
     if isinstance(value, list):
         return ", ".join(map(_plain, value)) or "none"
     return f"{value:g}" if isinstance(value, float) else "all" if value is None else str(value)

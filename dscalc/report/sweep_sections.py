@@ -12,17 +12,20 @@ from dscalc.report.memory import segments as memory_segments
 from dscalc.report.screen import Segment
 from dscalc.report.step import segments as time_segments
 from dscalc.report.sweep_figure import Figure
+from dscalc.report.sweep_layouts import kept_together
 from dscalc.report.sweep_words import (
     LEVER_WORDS,
     LIMIT_WORDS,
     USD,
     about,
     ceiling_words,
+    closed_words,
     ends,
     gpus_span,
     limit_gpus,
     point_words,
     signed,
+    simplest_words,
     usd_words,
     wall_words,
 )
@@ -107,9 +110,16 @@ def _span(row: Row) -> Html:
     return tag("span", low, " – ", high)
 
 
-def _layout(row: Row) -> str:
-    again = "" if row.layout.recompute == "none" else f", recompute {recompute_words(row.layout)}"
-    return f"{layout_words(row.layout)}, micro-batch {row.layout.micro_batch} × {row.layout.grad_accum}{again}"
+def _layout(row: Row) -> Html:
+    """A layout that wraps between its words, and in none of them."""
+    words = kept_together(layout_words(row.layout)).split(" ")
+    words[-1] += ","
+    words.append(f"micro-batch {row.layout.micro_batch} × {row.layout.grad_accum}")
+    if row.layout.recompute != "none":
+        words[-1] += ","
+        words.append(f"recompute {recompute_words(row.layout)}")
+    parts = [tag("span", word, class_="word") for word in words]
+    return tag("span", *[piece for part in parts for piece in (part, " ")][:-1])
 
 
 def _moved(found: Ceiling) -> dict[str, float]:
@@ -142,17 +152,22 @@ def ceilings(answer: SweepAnswer) -> list[Cell]:
             reached = limit.gpus is not None
             span: Cell = ""
             if reached and gpus_span(limit.low_gpus, limit.high_gpus):
-                low, high = (
-                    number(about(limit.low_gpus), limit.low_gpus),
-                    number(about(limit.high_gpus) or "?", limit.high_gpus),
+                low = number(about(limit.low_gpus), limit.low_gpus)
+                more = (
+                    [" or more"]
+                    if limit.high_gpus is None
+                    else [" – ", number(about(limit.high_gpus), limit.high_gpus)]
                 )
-                span = tag("span", low, " – ", high)
+                span = tag("span", low, *more)
             at = number(limit_gpus(limit), limit.gpus) if reached else "not reached"
             rows.append([LIMIT_WORDS[limit.name], at, span, limit.reason])
         marked = [n for n, name in enumerate(found.limits) if name == found.binding_limit]
         columns = (("limit", LEFT), ("GPUs", RIGHT), ("range", RIGHT), ("reason", LEFT))
         parts.append(table("Every limit; the marked one binds", columns, rows, marked=marked))
         parts += _levers(found)
+        closed = answer.closed_forms.get(setup.name)
+        if closed is not None:
+            parts.append(tag("p", closed_words(closed).replace("`", "")))
     return parts
 
 
@@ -265,7 +280,7 @@ def layouts(answer: SweepAnswer, best: CurvePoint | None) -> list[Cell]:
     )
     cells: list[list[Cell]] = [
         [
-            f"{r.rank}{' *' if r.pareto else ''}",
+            f"{r.rank}{' *' if r.pareto else ''}{' ~' if r.level else ''}",
             number(format_time(r.step_time_s), r.step_time_s),
             _span(r),
             number(f"{r.mfu:.1%}", r.mfu),
@@ -276,7 +291,10 @@ def layouts(answer: SweepAnswer, best: CurvePoint | None) -> list[Cell]:
         ]
         for r in rows
     ]
-    caption = f"On {best.gpus:,} GPUs of {best.setup}; * nothing beats it in time, memory, GPUs and cost together"
+    caption = (
+        f"On {best.gpus:,} GPUs of {best.setup}; * nothing beats it in time, memory, GPUs and cost together; ~ level "
+        "with the fastest"
+    )
     counted = (
         f"{format_count(answer.candidates)} candidates: {format_count(answer.evaluated)} legal ones were worked out, "
         f"{format_count(answer.feasible)} fit. The others were rejected at the first reason that holds:"
@@ -284,6 +302,7 @@ def layouts(answer: SweepAnswer, best: CurvePoint | None) -> list[Cell]:
     reasons = [[number(f"{count:,}", count), answer.reasons[name]] for name, count in answer.rejected.items()]
     return [
         table(caption, columns, cells, marked=[0]),
+        tag("p", simplest_words(answer, best), class_="note"),
         tag("p", counted),
         table("Rejected candidates", (("candidates", RIGHT), ("reason", LEFT)), reasons),
     ]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING
 
 from dscalc.answers.sweep_lacking import MEMORY, NOT_SEARCHED
-from dscalc.units import GIGA, KILO, MEGA, format_time
+from dscalc.answers.sweep_rows import layout_words, recompute_words
+from dscalc.units import GIGA, KILO, MEGA, format_bytes, format_count, format_time
 
 if TYPE_CHECKING:
     from dscalc.answers.sweep import Ceiling, CurvePoint, Limit, SweepAnswer
     from dscalc.answers.sweep_budget import Budget
+    from dscalc.answers.sweep_closed import ClosedForm
 
 USD = "USD/Gtok"  # for a billion tokens
 LEAST_GOODPUT = 1e-3  # with less, a training never ends
@@ -87,15 +90,16 @@ def ceiling_words(answer: SweepAnswer, setup: str) -> str:
         return "No layout was found, so there is nothing to scale."
     if found.gpus is None or found.binding_limit is None:
         return f"No limit was reached up to {max(p.gpus for p in found.points):,} GPUs."
-    beyond = f"; beyond the {last:,} searched" if found.beyond else ""
+    beyond = f", beyond the {last:,} searched" if found.beyond else ""
     reason = found.limits[found.binding_limit].reason
+    why = f"{beyond}. Binding limit: {LIMIT_WORDS[found.binding_limit]} ({reason})."
     if found.low_gpus == found.high_gpus:
-        return f"{found.gpus:,.0f} GPUs{beyond}: {reason}."
+        return f"{found.gpus:,.0f} GPUs{why}"
     words, low = f"About {about(found.gpus)} GPUs", about(found.low_gpus)
     if found.high_gpus is None:
-        return f"{words}, at least {low}{beyond}: {reason}."
+        return f"{words}, at least {low}{why}"
     high = about(found.high_gpus)
-    return f"{words}{beyond}: {reason}." if low == high else f"{words}, between {low} and {high}{beyond}: {reason}."
+    return f"{words}{why}" if low == high else f"{words}, between {low} and {high}{why}"
 
 
 def point_words(answer: SweepAnswer, point: CurvePoint) -> str:
@@ -116,3 +120,34 @@ def lacking_words(answer: SweepAnswer) -> str:
     if illegal and len(illegal) == len(answer.curve):
         return f"no layout is legal: {answer.reasons[str(illegal[0].lacking)]}"
     return "nothing fits"
+
+
+def closed_words(closed: ClosedForm) -> str:
+    """The closed forms of one layout in a sentence, which wraps in no equation and before no unit."""
+    if closed.break_even_tokens_per_rank is None:
+        return "Closed form: one data-parallel rank, which sends nothing."
+    words = (
+        f"Closed form (6ND/P against 2N b_r/BW, see `dscalc ratio`) for the best layout on {closed.gpus:,} GPUs: "
+        f"D* = {format_count(closed.break_even_tokens_per_rank)} tokens a rank"
+    )
+    if closed.max_useful_data_parallel is not None and closed.max_useful_gpus is not None:
+        ranks, gpus = about(closed.max_useful_data_parallel), about(closed.max_useful_gpus)
+        words += f", K* = {ranks} data-parallel ranks, {gpus} GPUs"
+    return re.sub(r" (?=[kMBT] )|(?<=\*) (?==)|(?<==) ", "\u00a0", words) + "."
+
+
+def simplest_words(answer: SweepAnswer, point: CurvePoint) -> str:
+    """The simplest of the layouts that are as fast as the fastest, as far as two can be told apart."""
+    mine = [r for r in answer.rows if (r.setup, r.gpus) == (point.setup, point.gpus)]
+    found = next(r for r in mine if r.simplest)
+    fastest = min(mine, key=lambda r: r.step_time_s)
+    known = f"~ Two layouts can be told apart from about {answer.level:.0%} on."
+    if found.rank == 1:
+        return f"{known} The first is also the simplest within that."
+    lost = found.step_time_s / fastest.step_time_s - 1.0
+    free = "" if found.headroom_bytes is None else f", {format_bytes(found.headroom_bytes)} free"
+    again = "" if found.layout.recompute == "none" else f", recompute {recompute_words(found.layout)}"
+    return (
+        f"{known} The simplest within that: {layout_words(found.layout)}, micro-batch {found.layout.micro_batch} x "
+        f"{found.layout.grad_accum}{again}, {lost:.1%} slower than the fastest{free}."
+    )

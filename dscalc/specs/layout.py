@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from math import gcd
 from typing import Any, Literal
 
+from dscalc.codes import RANK_ORDERS
 from dscalc.errors import InputError
 from dscalc.frozen import dataclass
 from dscalc.specs.layout_spec import LARGEST_TOTAL, LayoutSpec, lower
@@ -295,6 +296,10 @@ def _ranks(sheet: _Sheet, given: Mapping[str, Any]) -> None:
     )
     for name, fallback in (("cp_comm", "ring"), ("reshard", True), ("no_sync", False)):
         sheet.take(name, stack.get(name, fallback), by_stack if name in stack else "")
+    if "rank_order" in given or (sheet.values["pp"] > 1 and sheet.values["dp"] > 1):
+        sheet.take("rank_order", RANK_ORDERS[0])
+    else:
+        sheet.put("rank_order", RANK_ORDERS[0], "derived", "one order, as pp or dp is 1")
 
 
 def _experts(sheet: _Sheet, experts: int) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from dscalc.codes import ATTENTIONS, CP_COMMS, RECOMPUTES, SCHEDULES
+from dscalc.codes import ATTENTIONS, CP_COMMS, RANK_ORDERS, RECOMPUTES, SCHEDULES
 from dscalc.errors import InputError
 from dscalc.records import Array, Books, Layouts
 from dscalc.specs.checked import Checked, Limit
@@ -36,6 +36,7 @@ class LayoutSpec(Checked):
     schedule: str
     sequence_parallel: bool
     cp_comm: str
+    rank_order: str
     reshard: bool
     no_sync: bool
     seq_len: Whole
@@ -118,6 +119,7 @@ def lower(specs: Sequence[LayoutSpec], books: Books) -> Layouts:
         recompute=_code(RECOMPUTES, specs, "recompute"),
         attention=_code(ATTENTIONS, specs, "attention"),
         cp_comm=_code(CP_COMMS, specs, "cp_comm"),
+        rank_order=_code(RANK_ORDERS, specs, "rank_order"),
         books=books,
     )
 

@@ -8,7 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from dscalc.codes import ATTENTIONS, BATCH_LAWS, CP_COMMS, LR_RULES, OFFLOADS, RECOMPUTES, SCHEDULES
+from dscalc.codes import (
+    ATTENTIONS,
+    BATCH_LAWS,
+    CP_COMMS,
+    LR_RULES,
+    OFFLOADS,
+    OVERLAPS,
+    RANK_ORDERS,
+    RECOMPUTES,
+    SCHEDULES,
+)
 from dscalc.frozen import dataclass
 
 Kind = Literal[
@@ -244,6 +254,14 @@ TABLE: tuple[Option, ...] = (
         choices=CP_COMMS,
     ),
     Option(
+        "rank_order",
+        "layout",
+        "choice",
+        "Which axes lie on neighbouring ranks, innermost first.",
+        choices=RANK_ORDERS,
+        uses="time",
+    ),
+    Option(
         "reshard",
         "layout",
         "switch",
@@ -340,6 +358,15 @@ TABLE: tuple[Option, ...] = (
         uses="time",
     ),
     Option(
+        "overlap",
+        "training",
+        "names",
+        "Axes whose communication hides behind computing, e.g. tp,dp; the others hide nothing [as the stack does].",
+        choices=("none", *OVERLAPS),
+        metavar="AXES",
+        uses="comm step",
+    ),
+    Option(
         "jitter",
         "training",
         "fraction",
@@ -383,6 +410,7 @@ OPTIONS: Mapping[str, Option] = {option.name: option for option in TABLE}
 CONSTANTS: Mapping[str, tuple[str, object]] = {
     "fsdp": ("zero", 3),
     "use_distributed_optimizer": ("zero", 1),
+    "use_tp_pp_dp_mapping": ("rank_order", "tp-cp-pp-dp"),
     "gradient_checkpointing": ("recompute", "full"),
     "activation_checkpointing": ("recompute", "full"),
     "recompute_activations": ("recompute", "selective"),

@@ -288,6 +288,11 @@ def bar_notes() -> tuple[Noted, ...]:
     return (*plain, *(noted(f"error/{kind}/{sort}", record) for kind, sort, record in parts))
 
 
+def between_layouts() -> Noted:
+    """How well the times of two layouts of one model on the same GPUs are known to one another."""
+    return noted("choice/between_layouts", shipped()["choice"]["between_layouts"])
+
+
 @lru_cache(maxsize=64)
 def is_measured(stack: str) -> bool:
     """Whether published runs of a stack, or of the one that it is ``like``, took part in the fit."""

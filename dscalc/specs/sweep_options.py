@@ -13,7 +13,12 @@ from dscalc.specs.option_table import FORMATS, OPTIONS, Option
 MACHINES = ("cluster", "gpu", "interconnect")  # every combination is one setup to compare
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "dp_replicate", "micro_batch")  # each also has a --max-
 CHOICES = ("zero", "schedule", "recompute", "recompute_layers", "cp_comm")
-LEFT_OUT = ("grad_accum", "tokens_per_rank", "dp_shard", "nodes")
+LEFT_OUT = {  # what every layout of a sweep has of its own
+    "grad_accum": "follows from --global-batch in a sweep: leave it out, or fix --dp and --micro-batch",
+    "tokens_per_rank": "follows from --global-batch in a sweep: give that",
+    "dp_shard": "follows from --dp and --dp-replicate in a sweep: give those",
+    "nodes": "is no option of a sweep: give --gpus, nodes times GPUs a node, e.g. --gpus 8..64",
+}
 OF_BATCH = ("tokens", "noise_scale", "batch_law", "train_loss")  # how long a training is, and its critical batch
 OUTPUTS = (*FORMATS, "parquet")
 OBJECTIVES = ("time", "cost", "headroom", "gpus")
@@ -32,9 +37,11 @@ OWN: tuple[Option, ...] = (
     _own(
         "objective",
         "choice",
-        "What is best: the shortest step, the least money, the most free memory, the fewest GPUs [time].",
+        "What is best: the shortest step, the least money, the most free memory among nearly as fast layouts (see "
+        "--within), the fewest GPUs [time].",
         choices=OBJECTIVES,
     ),
+    _own("within", "fraction", "Slower than the fastest, for --objective headroom [5%].", metavar="X"),
     _own(
         "scaling",
         "choice",
@@ -70,7 +77,8 @@ def _table() -> dict[str, Option]:
     }
     for name in ("gpus", *MACHINES, *DEGREES, *CHOICES):
         found[name] = replace(found[name], many=True)
-    found["jitter"] = replace(OPTIONS["jitter"], uses="time")
+    for name in ("jitter", "overlap"):
+        found[name] = replace(OPTIONS[name], uses="time")
     found["format"] = replace(found["format"], choices=OUTPUTS)
     found["force"] = replace(found["force"], help="Replace existing files of --output, --plot and --report.")
     own = {option.name: option for option in OWN}

@@ -8,7 +8,8 @@ from itertools import pairwise
 from math import exp, inf, log, sqrt
 
 from dscalc.frozen import dataclass
-from dscalc.sweep.curve import Change, Point, Stock, curve
+from dscalc.sweep.change import LEVERS, Change
+from dscalc.sweep.curve import Point, Stock, curve
 from dscalc.sweep.prune import Machine
 from dscalc.sweep.space import Space
 
@@ -16,13 +17,6 @@ LIMITS = ("memory_floor", "ratio_one", "marginal_gain", "throughput_peak", "late
 UPPER = LIMITS[1:]  # those that adding GPUs runs into
 NO_LAW = "give --tokens, --noise-scale or --batch-law to ask the laws of the batch"
 Critical = tuple[float, str]  # tokens of a step, and the law that says so
-LEVERS = (  # what is changed, and by which factor
-    (Change("bandwidth_bytes_per_s", bandwidth=2.0), 2.0),
-    (Change("tokens_per_rank", tokens=2.0), 2.0),
-    (Change("gradient_bytes", gradient_bytes=0.5), 0.5),
-    (Change("effective_flop_per_s", compute=2.0), 2.0),
-    (Change("latency_s", latency=0.5), 0.5),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +167,7 @@ def binding(found: Mapping[str, Limit]) -> Limit | None:
 def ceiling(
     space: Space,
     held: Sequence[Stock],
+    doubled: Sequence[Stock],
     machine: Machine,
     *,
     error: float,
@@ -184,7 +179,8 @@ def ceiling(
 
     Args:
         space: any space of the sweep; says the model.
-        held: from ``stocks``.
+        held: from ``stocks``, with the best layouts of each move among them.
+        doubled: the same of a search with twice the batch.
         machine: what they run on.
         error: relative uncertainty of the rate of computing and of that of the network.
         share: of its ideal that one more GPU must give.
@@ -210,9 +206,10 @@ def ceiling(
     ranged = {name: _ranged(limit, [other[name] for other in nudged]) for name, limit in found.items()}
     first = binding(ranged)
     pulled: dict[str, float | None] = {}
-    for lever, factor in LEVERS:
-        moved = limits_with(lever)[first.name].gpus if first is not None else None
-        pulled[lever.name] = _elasticity(first.gpus if first else None, moved, factor)
+    twice = limits(curve(space, doubled, machine), share, weak, critical)
+    for name, change, factor in LEVERS:
+        moved = twice if change is None else limits_with(change)
+        pulled[name] = _elasticity(first.gpus, moved[first.name].gpus, factor) if first is not None else None
     searched = [p.gpus for p in points if p.searched]
     return Ceiling(
         binding_limit=first.name if first else None,

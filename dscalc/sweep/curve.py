@@ -1,8 +1,8 @@
 """A scaling curve: the best layout at each number of GPUs, as it is and with something changed.
 
-A curve is made of few layouts at each number of GPUs, the best ones of a search. They are evaluated again with one
-thing changed: the best among them may then be another one. Beyond the largest number of GPUs that was searched, the
-same layouts go on with more data-parallel ranks.
+A curve is made of few layouts at each number of GPUs: the best ones of a search, and the best one after each move of a
+rate that the search was asked about. Beyond the largest number of GPUs that was searched, the same layouts go on with
+more data-parallel ranks.
 """
 
 from __future__ import annotations
@@ -15,30 +15,15 @@ import numpy as np
 
 from dscalc.cost.axes import groups, rules
 from dscalc.cost.columns import COLUMNS
-from dscalc.cost.measured import moved_curves
 from dscalc.cost.memory import memory
 from dscalc.cost.step import Step
 from dscalc.frozen import dataclass
-from dscalc.records import Array, Books, Engine, Layouts, Network, Timing
+from dscalc.records import Array, Layouts
+from dscalc.sweep.change import BASE, Change, changed
 from dscalc.sweep.prune import Machine, taken, timed_on
 from dscalc.sweep.space import Ids, Space
 
 FURTHER = 12  # doublings beyond the largest number of GPUs searched
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """Factors on what a curve is made from; 1 leaves it as it is."""
-
-    name: str
-    compute: float = 1.0  # P: rate of all that the GPU computes and streams
-    bandwidth: float = 1.0  # BW
-    latency: float = 1.0  # alpha
-    gradient_bytes: float = 1.0  # b_r
-    tokens: float = 1.0  # D: sequences of a step
-
-
-BASE = Change("base")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,52 +53,6 @@ class Stock:
     gpus: int
     layouts: Layouts
     searched: bool
-
-
-def changed(machine: Machine, books: Books, change: Change) -> tuple[Machine, Books]:
-    """A machine and the code books with factors on their rates."""
-    timing = machine.timing
-    engine, network = _engine(timing.engine, change.compute), _network(timing.network, change)
-    recipes = replace(books.recipes, reduce=books.recipes.reduce * change.gradient_bytes)
-    timed = Timing(engine, timing.table, timing.constants, network)
-    return replace(machine, timing=timed), replace(books, recipes=recipes)
-
-
-def _engine(engine: Engine, factor: float) -> Engine:
-    if factor == 1.0:
-        return engine
-    return replace(
-        engine,
-        peak_flop_per_s=engine.peak_flop_per_s * factor,
-        nominal_flop_per_s=engine.nominal_flop_per_s * factor,
-        memory_bytes_per_s=engine.memory_bytes_per_s * factor,
-    )
-
-
-def _network(network: Network, change: Change) -> Network:
-    bandwidth, latency = change.bandwidth, change.latency
-    if bandwidth == latency == 1.0:
-        return network
-    tiers = tuple(
-        replace(
-            tier,
-            bandwidth_bytes_per_s=tier.bandwidth_bytes_per_s * bandwidth,
-            peer_bytes_per_s=tier.peer_bytes_per_s * bandwidth,
-            latency_s=tier.latency_s * latency,
-        )
-        for tier in network.tiers
-    )
-    library = network.protocols
-    protocols = replace(
-        library,
-        base_s=library.base_s * latency,
-        hop_s=library.hop_s * latency,
-        post_s=library.post_s * latency,
-        arity_s=library.arity_s * latency,
-        ceiling_bytes_per_s=library.ceiling_bytes_per_s * bandwidth,
-    )
-    curves = moved_curves(network.curves, bandwidth, latency)
-    return replace(network, tiers=tiers, protocols=protocols, curves=curves)
 
 
 def stocks(spaces: Sequence[Space], kept: Sequence[Ids], machine: Machine, weak: bool) -> list[Stock]:
@@ -183,7 +122,7 @@ def curve(shape_of: Space, held: Sequence[Stock], machine: Machine, change: Chan
         shape_of: any space of the sweep; says the model.
         held: from ``stocks``.
         machine: what they run on.
-        change: factors on rates, bytes and batch.
+        change: factors on rates and bytes.
 
     Returns:
         A point for each number of GPUs [s].
@@ -194,7 +133,6 @@ def curve(shape_of: Space, held: Sequence[Stock], machine: Machine, change: Chan
     columns: dict[str, Any] = {
         name: np.concatenate([getattr(stock.layouts, name) for stock in held]) for name in COLUMNS
     }
-    columns["n_micro"] = columns["n_micro"] * change.tokens
     run, books = changed(machine, held[0].layouts.books, change)
     layouts = replace(held[0].layouts, **columns, books=books)
     timed = timed_on(run, shape_of.shape, layouts)

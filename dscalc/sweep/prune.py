@@ -20,12 +20,13 @@ from dscalc.cost.memory_floor import state_floor_bytes
 from dscalc.cost.step import Step, step
 from dscalc.cost.stragglers import with_straggler
 from dscalc.frozen import dataclass
-from dscalc.records import Adapters, Array, Hardware, Layouts, Mask, ModelShape, Timing
-from dscalc.sweep.rank import NONE_KEPT, Kept, beaten, best, front, joined
+from dscalc.records import Adapters, Array, Books, Hardware, Layouts, Mask, ModelShape, Timing
+from dscalc.sweep.rank import NONE_KEPT, Kept, beaten, best, front, joined, simpler
 from dscalc.sweep.space import ORDER, STATE_AXES, Check, Ids, Space, checks
 
 FLOOR, MEMORY = "memory_floor", "memory"
 FLOOR_LEVEL = ORDER.index(STATE_AXES) + 1
+FIRST_MOVED = 32  # layouts timed after each move before any other: a good bound for those to come
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,13 +40,28 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Move:
+    """A machine with one rate changed, for which the best layout is looked for too.
+
+    No step may get faster by more than ``gain``, and where ``quiet`` nothing but communication may get faster: a layout
+    that this cannot bring to the front is not timed again.
+    """
+
+    machine: Machine
+    books: Books
+    gain: float
+    quiet: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Problem:
     """One space on one machine, and what to keep of it."""
 
     space: Space
     machine: Machine
     top: int
-    by: str = "time"  # of rank.KEYS
+    level: float = 0.0  # relative difference of two times that does not tell which layout is faster
+    moves: tuple[Move, ...] = ()
     fits_anyway: bool = False  # memory does not reject: to find the layout that is nearest to fitting
     chunk_rows: int = 4 * CHUNK_ROWS  # neighbours share what the step works out once; more rows leave the cache
 
@@ -56,6 +72,8 @@ class Found:
 
     top: Kept = NONE_KEPT
     front: Kept = NONE_KEPT
+    simple: Kept = NONE_KEPT  # of rank.simpler
+    moved: tuple[Kept, ...] = ()  # the best layout of each move, with the seconds of its step after it
     evaluated: int = 0  # memory computed in full
     feasible: int = 0  # of these, fit and were timed
     rejected: tuple[tuple[str, int], ...] = ()  # by first reason
@@ -72,8 +90,12 @@ def merged(first: Found, second: Found, problem: Problem) -> Found:
     for name, count in second.rejected:
         counts[name] = counts.get(name, 0) + count
     return Found(
-        top=best(joined([first.top, second.top]), problem.top, problem.by),
+        top=best(joined([first.top, second.top]), problem.top, "memory" if problem.fits_anyway else "time"),
         front=front(joined([first.front, second.front])),
+        simple=simpler(joined([first.simple, second.simple]), problem.level),
+        moved=tuple(best(joined(pair), 1) for pair in zip(first.moved, second.moved, strict=True))
+        if first.moved and second.moved
+        else first.moved or second.moved,
         evaluated=first.evaluated + second.evaluated,
         feasible=first.feasible + second.feasible,
         rejected=tuple(sorted(counts.items())),
@@ -163,13 +185,58 @@ def chunks(pruner: Pruner, level: int, first: int, last: int, counts: dict[str, 
         yield np.concatenate(waiting)
 
 
-def evaluated(problem: Problem, ids: Ids, known: Kept = NONE_KEPT) -> Found:
+class Moved:
+    """The best layout of each move: rows are gathered, and timed again where they may be the best one then."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem, self.moves = problem, problem.moves
+        self.best = [NONE_KEPT] * len(self.moves)
+        self.waiting: list[tuple[Kept, Array]] = []
+        self.held = 0
+
+    def offer(self, rows: Kept, quiet_s: Array) -> None:
+        """Rows with the seconds of their step before any move, and without communication and what it adds elsewhere."""
+        if not self.moves or not len(rows):
+            return
+        if not len(self.best[0]):
+            first = best(rows, FIRST_MOVED)
+            self._work(first, 0.0 * first.step_time_s)
+        near = np.logical_or.reduce([self._may_be_best(n, rows, quiet_s) for n in range(len(self.moves))])
+        self.waiting.append((rows.take(near), quiet_s[near]))
+        self.held += int(np.count_nonzero(near))
+        if self.held >= self.problem.chunk_rows:
+            self.flush()
+
+    def flush(self) -> tuple[Kept, ...]:
+        """The best layouts of all rows so far."""
+        if self.held:
+            waiting, self.waiting, self.held = self.waiting, [], 0
+            self._work(joined([rows for rows, _ in waiting]), np.concatenate([quiet for _, quiet in waiting]))
+        return tuple(self.best)
+
+    def _may_be_best(self, number: int, rows: Kept, quiet_s: Array) -> Mask:
+        move, first = self.moves[number], self.best[number].step_time_s
+        least = rows.step_time_s / move.gain
+        return np.asarray((np.maximum(least, quiet_s) if move.quiet else least) <= (first[0] if len(first) else np.inf))
+
+    def _work(self, rows: Kept, quiet_s: Array) -> None:
+        space = self.problem.space
+        for number, move in enumerate(self.moves):
+            mine = rows.take(self._may_be_best(number, rows, quiet_s))
+            if len(mine):
+                layouts = replace(narrowed(space.layouts(mine.ids), len(mine)), books=move.books)
+                seconds = timed(space.shape, move.machine, layouts, len(mine)).step_time_s
+                fastest = best(Kept(mine.ids, seconds, mine.total_bytes), 1)
+                self.best[number] = best(joined([self.best[number], fastest]), 1)
+
+
+def evaluated(problem: Problem, ids: Ids, known: Kept = NONE_KEPT, moved: Moved | None = None) -> Found:
     """One chunk of legal layouts: memory of all, time of those that fit; ``known`` is the front so far."""
     space, machine = problem.space, problem.machine
     layouts = narrowed(space.layouts(ids), ids.size)
     held = memory(space.shape, layouts, machine.hardware, machine.adapters, keep_terms=False)
     if problem.fits_anyway:
-        nearest = best(Kept(ids, np.zeros(ids.size), np.asarray(held.total_bytes)), problem.top, "headroom")
+        nearest = best(Kept(ids, np.zeros(ids.size), np.asarray(held.total_bytes)), problem.top, "memory")
         return Found(top=nearest, evaluated=ids.size, done=ids.size)
     fits = ~(held.total_bytes > held.usable_bytes)
     count = int(np.count_nonzero(fits))
@@ -177,18 +244,29 @@ def evaluated(problem: Problem, ids: Ids, known: Kept = NONE_KEPT) -> Found:
     rejected = ((MEMORY, missing),) if missing else ()
     if not count:
         return Found(evaluated=ids.size, rejected=rejected, done=ids.size)
-    seconds = step_time_s(problem, taken(layouts, fits) if missing else layouts, count)
-    rows = Kept(ids[fits], seconds, held.total_bytes[fits])
+    fitting = taken(layouts, fits) if missing else layouts
+    found = timed(space.shape, machine, fitting, count)
+    rows = Kept(ids[fits], found.step_time_s, held.total_bytes[fits])
+    if moved is not None:
+        bubble = found.bubble_over_ideal * found.micro_batch_s * fitting.n_micro
+        moved.offer(rows, rows.step_time_s - found.communication_s - bubble)
     unbeaten = rows.take(~beaten(rows, known))
-    return Found(best(rows, problem.top, problem.by), front(unbeaten), ids.size, count, rejected, ids.size)
+    return Found(
+        top=best(rows, problem.top),
+        front=front(unbeaten),
+        simple=simpler(rows, problem.level),
+        evaluated=ids.size,
+        feasible=count,
+        rejected=rejected,
+        done=ids.size,
+    )
 
 
-def step_time_s(problem: Problem, layouts: Layouts, count: int) -> Array:
-    """Seconds of a step of each of ``count`` layouts."""
-    machine = problem.machine
+def timed(shape: ModelShape, machine: Machine, layouts: Layouts, count: int) -> Step:
+    """The step of each of ``count`` layouts, without its terms."""
     layouts = replace(layouts, pp=np.broadcast_to(layouts.pp, (count,)))
-    found = timed_on(machine, problem.space.shape, layouts, keep_terms=False)
-    return np.broadcast_to(found.step_time_s, (count,))
+    found = timed_on(machine, shape, layouts, keep_terms=False)
+    return replace(found, step_time_s=np.broadcast_to(found.step_time_s, (count,)))
 
 
 def timed_on(machine: Machine, shape: ModelShape, layouts: Layouts, *, keep_terms: bool = True) -> Step:
@@ -208,11 +286,13 @@ def part(problem: Problem, level: int, first: int, last: int, told: Progress | N
     pruner = Pruner(problem)
     total = (last - first) * pruner.behind[level]
     found, counts = Found(), dict[str, int]()
+    moved = Moved(problem)
     try:
         for ids in chunks(pruner, level, first, last, counts):
-            found = merged(found, evaluated(problem, ids, found.front), problem)
+            found = merged(found, evaluated(problem, ids, found.front, moved), problem)
             if told is not None:
                 told(found.done + sum(counts.values()), total)
+        found = replace(found, moved=moved.flush())
     except KeyboardInterrupt:
         found = replace(found, complete=False)
     holes = problem.space.holes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,8 @@ from dscalc.sweep.space import Ids
 
 KEYS = {  # what decides, first to last; the number of a layout decides last: simpler layouts have smaller ones
     "time": ("time", "memory"),
-    "headroom": ("memory", "time"),
+    "memory": ("memory", "time"),
+    "simple": ("time",),
 }
 
 
@@ -28,7 +30,7 @@ class Kept:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def take(self, chosen: NDArray[np.intp] | NDArray[np.bool_]) -> Kept:
+    def take(self, chosen: NDArray[np.intp] | NDArray[np.bool_] | slice) -> Kept:
         """Some of them."""
         return Kept(self.ids[chosen], self.step_time_s[chosen], self.total_bytes[chosen])
 
@@ -81,10 +83,46 @@ def front(rows: Kept) -> Kept:
         The front, the fastest first.
     """
     ordered = rows.take(_order(rows, "time"))
-    least = np.minimum.accumulate(ordered.total_bytes)
-    keep = np.ones(len(ordered), dtype=bool)
-    keep[1:] = ordered.total_bytes[1:] < least[:-1]
-    return ordered.take(keep)
+    return ordered.take(_falling(ordered.total_bytes))
+
+
+def simpler(rows: Kept, level: float) -> Kept:
+    """Rows as fast as the first but for ``level``, of which none that is as fast has a smaller number.
+
+    Args:
+        rows: layouts [s, bytes].
+        level: relative difference of time that does not count.
+
+    Returns:
+        The fastest first; the last one is the simplest of all that are level with the first.
+    """
+    if not len(rows):
+        return rows
+    near = rows.take(rows.step_time_s <= rows.step_time_s.min() * (1.0 + level))
+    ordered = near.take(_order(near, "simple"))
+    return ordered.take(_falling(ordered.ids))
+
+
+def roomiest(edge: Kept, within: float) -> Kept:
+    """Rows of a front in order of free memory, those slower than the fastest by more than ``within`` left out.
+
+    Args:
+        edge: a front, the fastest first [s, bytes].
+        within: relative difference of time that is accepted.
+
+    Returns:
+        The row with the most free memory first.
+    """
+    if not len(edge):
+        return edge
+    return edge.take(edge.step_time_s <= edge.step_time_s[0] * (1.0 + within)).take(slice(None, None, -1))
+
+
+def _falling(values: NDArray[Any]) -> NDArray[np.bool_]:
+    """Where a value is below all before it."""
+    keep = np.ones(len(values), dtype=bool)
+    keep[1:] = values[1:] < np.minimum.accumulate(values)[:-1]
+    return keep
 
 
 def beaten(rows: Kept, by: Kept) -> NDArray[np.bool_]:

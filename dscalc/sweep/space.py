@@ -188,9 +188,9 @@ def _own(space: Space) -> Iterator[tuple[str, str, tuple[str, ...], Callable[[La
     if "dp_replicate" not in space.asked:
         yield (
             "hybrid_sharding",
-            "--dp-replicate above 1 belongs to ZeRO-3 unless it is asked for",
-            ("dp_replicate", "zero"),
-            lambda lay, _: (lay.dp_replicate > 1.0) & (lay.zero < 3.0),
+            "--dp-replicate above 1 belongs to ZeRO-3 that shards something, unless it is asked for",
+            ("tp", "pp", "cp", "dp_replicate", "zero"),
+            lambda lay, grp: (lay.dp_replicate > 1.0) & ((lay.zero < 3.0) | (grp.shard == 1.0)),
         )
 
     def same_schedule(lay: Layouts, _: Groups) -> Mask:

@@ -15,6 +15,8 @@ from dscalc.validation.step import HEALTHY_QUALITY, StepPrediction
 from dscalc.validation.step_rows import faulty_sources
 
 LEAST = 5  # layouts of a group
+PAIRS = 10  # of layouts, of a source that counts
+NEAR = 0.1  # logarithm of the ratio of two predicted times
 TWIN_SLOWER = 1.5  # times the same layout with sharded optimizer states, which exchanges as much and updates less
 SPOILED = ("slow_outlier", "proxy_layers", "layout_")  # flags of runs that a cluster or a misprint spoiled
 
@@ -137,6 +139,26 @@ def choices(
         )
         for source, each in sorted(by_source.items())
     ]
+
+
+def between_layouts(rows: Iterable[StepPrediction]) -> dict[str, float]:
+    """How far the predicted ratio of the times of two layouts is off, where they were predicted alike.
+
+    Args:
+        rows: predictions of healthy runs, see ``usual``.
+
+    Returns:
+        Median over pairs of layouts of one model on the same GPUs with the same batch, by source [fraction].
+    """
+    found: dict[str, list[float]] = defaultdict(list)
+    for members in groups(rows, least=3):
+        for number, one in enumerate(members):
+            for other in members[:number]:
+                predicted = np.log(one.predicted_s / other.predicted_s)
+                if abs(predicted) <= NEAR:
+                    off = predicted - np.log(one.row.measured_s / other.row.measured_s)
+                    found[one.row.row.source].append(float(np.expm1(abs(off))))
+    return {source: float(np.median(each)) for source, each in sorted(found.items()) if len(each) >= PAIRS}
 
 
 def both_ways(rows: Sequence[StepPrediction], floored_s: Sequence[float]) -> list[Choice]:

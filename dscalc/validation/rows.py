@@ -297,6 +297,7 @@ def _layout(
         schedule=schedule,
         sequence_parallel=choice.sequence_parallel and tp > 1 if parallel is None else parallel > 0,
         cp_comm="ring",
+        rank_order="tp-cp-dp-pp",
         reshard=reshard,
         no_sync=False,
         seq_len=seq_len,

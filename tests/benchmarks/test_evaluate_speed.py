@@ -67,6 +67,7 @@ AXES: dict[str, Sequence[float]] = {
     "sequence_parallel": (0, 1),
     "attention": range(len(codes.ATTENTIONS)),
     "cp_comm": range(len(codes.CP_COMMS)),
+    "rank_order": (0,),
     "loss": range(len(BOOKS.losses.names)),
     "seq_len": (4096, 8192, 32768),
     "capacity_factor": (1.0, 1.25),

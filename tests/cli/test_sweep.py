@@ -105,9 +105,17 @@ def test_the_curve_takes_the_best(found: SweepAnswer) -> None:
 
 def test_objectives() -> None:
     narrow = SMALL | {"pp": 1, "tp": "1,2"}
-    room = sweep(**narrow, objective="headroom")
-    assert room.best is not None
-    assert room.best.row.headroom_bytes == max(r.headroom_bytes for r in room.rows)
+    fast = sweep(**narrow, top=1000)
+    for within, words in ((0.05, {}), (0.2, {"within": "20%"})):
+        room = sweep(**narrow, objective="headroom", **words)
+        for point, other in zip(room.curve, fast.curve, strict=True):
+            most = other.row.step_time_s * (1.0 + within)
+            near = [r for r in fast.rows if r.gpus == point.gpus and r.step_time_s <= most]
+            assert point.row.headroom_bytes == max(r.headroom_bytes for r in near)
+            assert point.row.step_time_s <= most
+        assert room.best is room.curve[1]
+        listed = [r.headroom_bytes for r in room.rows if r.gpus == 16 and r.rank]
+        assert listed == sorted(listed, reverse=True)
     few = sweep(**narrow, objective="gpus")
     assert few.best is not None
     assert few.best.gpus == 8
@@ -212,6 +220,11 @@ def test_nothing_fits_names_the_nearest(run_dscalc: Any) -> None:
         (["--gpus", "8", "--pue", "0.5"], 2, ["--pue", "at least 1 "]),
         (["--gpus", "8", "--output", "./x.html", "--report", "x.html"], 1, ["--report", "same file as --output"]),
         ([], 1, ["--gpus", "how many GPUs"]),
+        (["--gpus", "8", "--ga", "4"], 2, ["--ga", "follows from --global-batch"]),
+        (["--nnodes", "8"], 2, ["--nnodes", "give --gpus, nodes times GPUs a node"]),
+        (["--gpus", "8", "--gradient-bytez", "4"], 2, ["--gradient-bytez", "there is no such option"]),
+        (["--gpus", "8", "--trace-ring", "4"], 2, ["--trace-ring", "is no option of sweep; comm takes it"]),
+        (["--gpus", "8", "--within", "2"], 2, ["--within", "more than 1"]),
     ],
 )
 def test_bad_input_is_one_line(run_dscalc: Any, more: list[str], code: int, words: list[str]) -> None:
@@ -274,6 +287,49 @@ def test_what_was_not_searched_is_not_said_not_to_fit(monkeypatch: pytest.Monkey
     decided = found.feasible + sum(found.rejected.values())
     assert decided < found.candidates
     assert found.layouts_per_s == pytest.approx(decided / found.elapsed_s)
+
+
+def test_an_interrupt_while_twice_the_batch_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second search only tells one line of the ceiling: all else is there, and the answer says so."""
+    real, calls = sweep_module.search, []
+
+    def cut_short(problems: Any, jobs: int = 1, progress: Any = None) -> list[Found]:
+        calls.append(len(problems))
+        return real(problems, jobs, progress) if len(calls) == 1 else [Found(complete=False) for _ in problems]
+
+    monkeypatch.setattr(sweep_module, "search", cut_short)
+    found = sweep(**SMALL)
+    assert calls == [2, 2]
+    assert not found.complete
+    assert found.ceiling.elasticities["tokens_per_rank"] is None
+    assert found.ceiling.elasticities["effective_flop_per_s"] is not None
+    assert all(p.row is not None for p in found.curve)
+    assert "twice the batch" in next(w.message for w in found.warnings if w.code == "incomplete")
+    whole = render(found, "table")
+    assert "GPUs twice as fast" in whole
+    assert "with twice the batch" not in whole
+
+
+def test_progress_counts_both_searches() -> None:
+    told: list[tuple[int, int]] = []
+    sweep(**SMALL, progress=lambda done, total: told.append((done, total)))
+    assert told == sorted(told)
+    assert len({total for _, total in told}) == 1
+    assert told[-1][0] == told[-1][1]
+
+
+def test_layouts_that_are_level_with_the_fastest(found: SweepAnswer) -> None:
+    assert found.level == 0.05
+    for gpus in (8, 16):
+        rows = [r for r in found.rows if r.gpus == gpus]
+        fastest = min(r.step_time_s for r in rows)
+        assert all(r.level == (r.step_time_s <= 1.05 * fastest) for r in rows)
+        (simplest,) = (r for r in rows if r.simplest)
+        assert simplest.level
+        assert simplest.number == min(r.number for r in rows if r.level)
+        assert layout_words(simplest.layout) in " ".join(render(found, "table").replace("\u00a0", " ").split())
+    frame = found.frame
+    assert frame[frame.simplest].gpus.tolist() == [8, 16]
 
 
 def test_rows_hold_what_a_token_costs(found: SweepAnswer) -> None:
@@ -356,7 +412,7 @@ def test_an_existing_file_stays_without_force(run_dscalc: Any, tmp_path: Path) -
     assert ran.returncode == 1
     assert path.read_text(encoding="utf-8") == "mine"
     assert run_dscalc("sweep", *QUICK, "--output", str(path), "--force").returncode == 0
-    assert path.read_text(encoding="utf-8").startswith("setup,rank,pareto,gpus")
+    assert path.read_text(encoding="utf-8").startswith("setup,rank,pareto,level,simplest,gpus")
 
 
 def test_a_model_cannot_command_the_terminal(run_dscalc: Any, tmp_path: Path) -> None:

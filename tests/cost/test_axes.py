@@ -81,6 +81,14 @@ EXAMPLES: dict[str, list[tuple[ModelShape, dict[str, Any], dict[str, Any]]]] = {
         (MIXTRAL_8X7B, {"ep": 4, "dp": 2, "tp": 2}, {"ep": 4, "dp": 2}),
         (MIXTRAL_8X7B, {"ep": 2, "etp": 2, "tp": 4}, {"ep": 2, "etp": 4, "tp": 4}),
     ],
+    "expert_block": [
+        (
+            MIXTRAL_8X7B,
+            {"ep": 4, "dp": 4, "tp": 4, "pp": 2, "rank_order": "tp-cp-pp-dp"},
+            {"ep": 8, "dp": 4, "tp": 4, "pp": 2, "rank_order": "tp-cp-pp-dp"},
+        ),
+        (MIXTRAL_8X7B, {"ep": 8, "dp": 4, "tp": 4, "pp": 2}, {"ep": 4, "dp": 4, "pp": 2, "rank_order": "tp-cp-pp-dp"}),
+    ],
     "expert_replicas": [
         (MIXTRAL_8X7B, {"ep": 2, "dp": 8, "dp_replicate": 2}, {"ep": 2, "dp": 6, "dp_replicate": 2}),
     ],

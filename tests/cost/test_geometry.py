@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import product
 from math import lcm
 
 import numpy as np
@@ -10,8 +11,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from dscalc.cost.axes import groups
-from dscalc.cost.geometry import place
+from dscalc.codes import RANK_ORDERS
+from dscalc.cost.axes import groups, strides
+from dscalc.cost.geometry import place, place_in_blocks
 from tests.cost.helpers import layouts
 from tests.oracles.sharding import Grid
 
@@ -53,6 +55,52 @@ def test_the_worst_placed_group_of_a_line_of_ranks(group: int, stride: int, doma
     if domain % stride == 0 or stride % domain == 0:
         uneven = len(sizes) > 1 or len(set(next(iter(sizes)))) > 1
         assert misaligned >= uneven  # warned wherever groups differ
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    tp=st.sampled_from([1, 2, 4, 8]),
+    cp=st.sampled_from([1, 2, 3]),
+    shard=st.sampled_from([1, 2, 4, 6]),
+    replicate=st.sampled_from([1, 2, 3]),
+    pp=st.sampled_from([1, 2, 3, 4]),
+    order=st.sampled_from(RANK_ORDERS),
+    domain=DOMAINS,
+)
+def test_groups_in_either_order_of_ranks(
+    tp: int, cp: int, shard: int, replicate: int, pp: int, order: str, domain: int
+) -> None:
+    """Every rank is placed by its coordinates, innermost axis first, and each group of each kind is counted."""
+    sizes = {"tp": tp, "cp": cp, "shard": shard, "replicate": replicate, "pp": pp}
+    names = order.replace("dp", "shard-replicate").split("-")
+    where: dict[tuple[int, ...], int] = {}
+    for rank, outer_first in enumerate(product(*(range(sizes[name]) for name in reversed(names)))):
+        place_of = dict(zip(reversed(names), outer_first, strict=True))
+        where[tuple(place_of[name] for name in sizes)] = rank
+
+    def members(*axes: str) -> list[list[int]]:
+        fixed = [n for n, name in enumerate(sizes) if name not in axes]
+        found: dict[tuple[int, ...], list[int]] = {}
+        for coordinates, rank in where.items():
+            found.setdefault(tuple(coordinates[n] for n in fixed), []).append(rank)
+        return [sorted(each) for each in found.values()]
+
+    lay = layouts(tp=tp, cp=cp, dp=shard * replicate, dp_replicate=replicate, pp=pp, rank_order=order)
+    lie = strides(lay)
+    stage = members("pp")[0]
+    assert pp == 1 or stage[1] - stage[0] == lie.stage[0]
+    if len(where) % domain:
+        return
+    wide = np.array([float(domain)])
+    block = np.array([float(tp)]), lie.near, lie.far
+    for axes, count in ((("cp", "shard", "replicate"), cp * shard * replicate), (("cp", "shard"), cp * shard)):
+        fewest, most = counted(members(*axes), domain)
+        found = place_in_blocks(np.array([float(count)]), *block, wide)
+        even = all(domain % q == 0 or q % domain == 0 for q in (tp, lie.far[0]))
+        if even and not found.misaligned[0]:
+            assert (found.inside[0], found.domains[0]) == (fewest, most)
+        assert found.inside[0] <= fewest
+        assert found.domains[0] >= most
 
 
 @settings(max_examples=300, deadline=None)

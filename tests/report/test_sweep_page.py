@@ -18,6 +18,7 @@ import pytest
 from dscalc.answers.envelope import Assumption, Warning
 from dscalc.answers.sweep import SweepAnswer
 from dscalc.report.sweep_page import sweep_page
+from dscalc.report.sweep_words import LIMIT_WORDS
 
 TODAY = date(2026, 3, 1)
 VOID = {"meta", "br", "hr", "img", "link", "input", "wbr"}
@@ -320,3 +321,10 @@ def test_everything_stands_out(page: Page) -> None:
         for part in parts:
             ink = theme["on-light"] if n == 1 or part in on_light else theme["on-dark"]
             assert contrast(ink, theme[part]) >= 4.5, (n, part, contrast(ink, theme[part]))
+
+
+def test_the_ceiling_has_its_binding_limit_and_the_closed_form(page: Page, answer: SweepAnswer) -> None:
+    binding = LIMIT_WORDS[str(answer.ceiling.binding_limit)]
+    assert page.words.count(f"Binding limit: {binding} (") >= 2  # in the answer, and above the limits of each machine
+    assert "Closed form (6ND/P against 2N b_r/BW, see dscalc ratio)" in page.words
+    assert "Two layouts can be told apart from about 5% on" in page.words

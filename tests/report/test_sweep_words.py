@@ -36,7 +36,7 @@ def test_a_range_that_rounds_to_one_number_is_none() -> None:
 def test_a_ceiling_in_a_sentence(plain: SweepAnswer, low: float, high: float | None, words: str) -> None:
     moved = replace(plain.ceiling, gpus=600.0, low_gpus=low, high_gpus=high, beyond=False)
     said = ceiling_words(replace(plain, ceilings={"dgx-h100": moved}), "dgx-h100")
-    assert said.startswith(f"{words}: ")
+    assert said.startswith(f"{words}. Binding limit: sequences (128 sequences a step")
 
 
 def test_nothing_is_not_negative() -> None:

@@ -75,6 +75,8 @@ def layouts(setup: Setup, words: Mapping[str, Any], gpus: int, batch: int) -> It
             continue
         if "dp_replicate" not in words and one["dp_replicate"] > 1 and one["zero"] < 3:
             continue  # hybrid sharding belongs to ZeRO-3
+        if "dp_replicate" not in words and one["dp_replicate"] > 1 and dp * one["cp"] == one["dp_replicate"]:
+            continue  # nothing is sharded
         if "vpp" not in words and one["vpp"] > 1 and layers % (one["pp"] * one["vpp"]):
             continue  # equal chunks
         if "etp" not in words and one["etp"] not in (1, one["tp"]):

@@ -48,6 +48,21 @@ def test_the_sweep_agrees_with_the_closed_form(flat: SweepAnswer) -> None:
     assert limit.low_gpus < limit.gpus < limit.high_gpus
 
 
+def test_its_two_times_are_those_of_the_closed_form(flat: SweepAnswer) -> None:
+    """6ND/P and 2(K-1)/K N b_r/BW at every number of GPUs, and D* where they are equal."""
+    params = flat.setups[0].case.counts.main
+    searched = [point for point in flat.ceiling.points if point.searched]
+    assert [point.gpus for point in searched] == [8, 16, 32, 64, 128, 256, 512]
+    for point in searched:
+        ring = 2.0 * (point.gpus - 1) / point.gpus * params * 2.0 / 25e9
+        paper = 6.0 * params * (4096 * 512 / point.gpus) / 500e12
+        assert 1.0 <= point.communication_s / ring < 1.06  # latency of buckets
+        assert 1.0 < point.compute_s / paper < 1.3  # attention, norms, loss, products that are not endless
+    closed = flat.closed_forms[flat.setups[0].name]
+    assert closed.break_even_tokens_per_rank == pytest.approx(500e12 * 2 / (3 * 25e9))
+    assert closed.max_useful_data_parallel == pytest.approx(4096 * 512 / closed.break_even_tokens_per_rank)
+
+
 def test_elasticities_are_those_of_the_closed_form(flat: SweepAnswer) -> None:
     """K* = 3 G BW/(P b_r): the powers are 1, 1, -1 and -1; without latency its power is 0."""
     found = sweep(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from math import prod
 from typing import Any
@@ -17,8 +18,9 @@ from dscalc.cost.memory import memory
 from dscalc.cost.memory_floor import state_floor_bytes
 from dscalc.specs.given import gather
 from dscalc.specs.sweep_options import TABLE
+from dscalc.sweep.change import moves
 from dscalc.sweep.prune import Found, Problem, merged, part
-from dscalc.sweep.rank import Kept, beaten, best, front, front_of
+from dscalc.sweep.rank import Kept, beaten, best, front, front_of, roomiest
 from dscalc.sweep.search import search
 
 WORDS = {"model": "llama-3-8b", "cluster": "dgx-h100", "gpus": "8,12", "global_batch": 48, "max_cp": 2, "max_pp": 4}
@@ -27,12 +29,16 @@ WORDS = {"model": "llama-3-8b", "cluster": "dgx-h100", "gpus": "8,12", "global_b
 def problems(**more: Any) -> list[Problem]:
     given_ = gather(WORDS, TABLE)
     (setup,) = build_setups(given_)
-    return [Problem(space, setup.machine, 4, **more) for space in spaces_of(setup, given_)]
+    return [
+        Problem(space, setup.machine, 4, 0.05, moves(setup.machine, space.base.books), **more)
+        for space in spaces_of(setup, given_)
+    ]
 
 
 def same(first: list[Found], second: list[Found]) -> None:
     for a, b in zip(first, second, strict=True):
-        for kept, other in ((a.top, b.top), (a.front, b.front)):
+        assert len(a.moved) == len(b.moved)
+        for kept, other in zip((a.top, a.front, a.simple, *a.moved), (b.top, b.front, b.simple, *b.moved), strict=True):
             assert np.array_equal(kept.ids, other.ids)
             assert np.array_equal(kept.step_time_s, other.step_time_s)
             assert np.array_equal(kept.total_bytes, other.total_bytes)
@@ -106,11 +112,45 @@ def test_the_lower_bound_of_memory_is_one() -> None:
 
 
 def test_nearest_to_fitting_needs_least() -> None:
-    problem = problems(by="headroom", fits_anyway=True)[0]
+    problem = problems(fits_anyway=True)[0]
     (found,) = search([problem])
-    (usual,) = search([problems(by="headroom")[0]])
-    assert found.top.total_bytes[0] == usual.top.total_bytes[0]
+    (usual,) = search(problems()[:1])
+    assert found.top.total_bytes[0] == usual.front.total_bytes[-1]
     assert found.evaluated >= usual.evaluated
+
+
+@pytest.mark.parametrize("rows", [257, 8000])
+def test_the_best_after_each_move_is_that_of_a_search_of_its_own(rows: int) -> None:
+    """A search that leaves out what cannot be best after a move, against one on the changed machine that times all."""
+    for problem in problems(chunk_rows=rows):
+        assert len(problem.moves) == 4
+        (found,) = search([problem])
+        others = set()
+        for move, kept in zip(problem.moves, found.moved, strict=True):
+            space = replace(problem.space, base=replace(problem.space.base, books=move.books))
+            (alone,) = search([replace(problem, space=space, machine=move.machine, moves=())])
+            assert kept.ids.tolist() == alone.top.ids[:1].tolist()
+            assert kept.step_time_s.tolist() == alone.top.step_time_s[:1].tolist()
+            others |= {*kept.ids.tolist()}
+        assert len(others - {*found.top.ids[:1].tolist()}) >= 1  # another layout is best after some move
+
+
+def test_the_simplest_of_those_that_are_level() -> None:
+    for problem in problems():
+        (found,) = search([replace(problem, top=100_000, level=0.03)])
+        near = found.top.take(found.top.step_time_s <= found.top.step_time_s[0] * 1.03)
+        assert len(near) > 3
+        assert found.simple.ids[-1] == near.ids.min()
+        assert np.all(np.diff(found.simple.step_time_s) > 0.0)
+
+
+def test_room_among_nearly_as_fast_layouts() -> None:
+    (found,) = search([replace(problems()[0], top=100_000)])
+    near = found.top.take(found.top.step_time_s <= found.top.step_time_s[0] * 1.05)
+    room = roomiest(found.front, 0.05)
+    assert room.total_bytes[0] == near.total_bytes.min()
+    assert np.all(np.diff(room.total_bytes) > 0.0)
+    assert room.ids[-1] == found.top.ids[0]
 
 
 rows = st.integers(1, 40).flatmap(

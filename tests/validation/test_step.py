@@ -19,7 +19,7 @@ from dscalc.records import Array
 from dscalc.report.accuracy_page import pages
 from dscalc.report.validate_step import render
 from dscalc.specs.pace import pace_table, shipped
-from dscalc.validation.choosing import groups, spearman, spoiled
+from dscalc.validation.choosing import between_layouts, groups, spearman, spoiled, usual
 from dscalc.validation.diagnose import diagnoses, with_floor
 from dscalc.validation.fit_bars import BarFit, fit_bars, left_out
 from dscalc.validation.fit_model import FitModel, centre, record_at, settings, tables, voters
@@ -44,6 +44,15 @@ def found(answer: StepValidateAnswer) -> StepValidation:
 @pytest.fixture(scope="module")
 def bars() -> BarFit:
     return fit_bars()
+
+
+def test_how_far_two_layouts_can_be_told_apart(found: StepValidation) -> None:
+    """What a sweep calls level with the fastest: the typical error of the ratio of two predicted times."""
+    errors = between_layouts(p for p in usual(found.predictions) if p.healthy)
+    print({source: f"{error:.1%}" for source, error in errors.items()})
+    assert len(errors) >= 4
+    middle = float(np.median([*errors.values()]))
+    assert shipped()["choice"]["between_layouts"]["value"] == pytest.approx(middle, rel=0.3)
 
 
 def of(found: StepValidation, source: str) -> list[StepPrediction]:
