@@ -11,7 +11,8 @@ from dscalc.calibrate.measurements import Read
 from dscalc.calibrate.profile import UNSAID, Base, impossible
 from dscalc.calibrate.series import LIKELY_NODE
 from dscalc.errors import DscalcError
-from dscalc.specs.hardware import ClusterSpec, GpuSpec
+from dscalc.specs.cluster import ClusterSpec
+from dscalc.specs.hardware import GpuSpec
 from dscalc.specs.store import load_gpu
 from dscalc.units import format_flop_rate, format_rate, format_size
 

@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar
 from dscalc.errors import InputError, ProfileError, UnknownNameError
 from dscalc.frozen import dataclass
 from dscalc.specs.bounded_file import fault, read_bounded
-from dscalc.specs.hardware import ClusterSpec, GpuSpec
-from dscalc.specs.links import InterconnectSpec
+from dscalc.specs.hardware import GpuSpec
 from dscalc.units import MIB
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from dscalc.specs.cluster import ClusterSpec
+    from dscalc.specs.links import InterconnectSpec
 
 PROFILES_VARIABLE = "DSCALC_PROFILES"
 MAX_FILE_BYTES = 1 * MIB
@@ -32,8 +34,8 @@ MAX_NAME = 80  # characters
 
 Kind = Literal["gpu", "cluster", "interconnect"]
 PathLike = str | os.PathLike[str]
-Spec = TypeVar("Spec", GpuSpec, ClusterSpec, InterconnectSpec)
-AnySpec = TypeVar("AnySpec", bound=GpuSpec | ClusterSpec | InterconnectSpec, covariant=True)
+Spec = TypeVar("Spec", GpuSpec, "ClusterSpec", "InterconnectSpec")
+AnySpec = TypeVar("AnySpec", bound="GpuSpec | ClusterSpec | InterconnectSpec", covariant=True)
 
 _FOLDERS: dict[Kind, str] = {"gpu": "gpus", "cluster": "clusters", "interconnect": "interconnects"}
 _KINDS = 'profile: must be "gpu" or "cluster" or "interconnect"'
@@ -217,6 +219,8 @@ def load_profile_file(path: PathLike) -> Resolved[GpuSpec | ClusterSpec]:
     if profile == "gpu":
         return Resolved(_validate(file, GpuSpec), None, file)
     if profile == "cluster":
+        from dscalc.specs.cluster import ClusterSpec
+
         return Resolved(_validate(file, ClusterSpec), None, file)
     if profile == "interconnect":
         _fail(file, "is an interconnect; name it with --interconnect and give the file of its cluster here")
@@ -391,6 +395,8 @@ def load_interconnect(name: str, profiles: Sequence[PathLike] = ()) -> Resolved[
         InputError: the name is a number.
         ProfileError: a profile file is broken.
     """
+    from dscalc.specs.links import InterconnectSpec
+
     return _load(name, "interconnect", InterconnectSpec, profiles)
 
 
@@ -409,6 +415,8 @@ def load_cluster(name: str, profiles: Sequence[PathLike] = ()) -> Resolved[Clust
         InputError: the name is a number.
         ProfileError: a profile file is broken.
     """
+    from dscalc.specs.cluster import ClusterSpec
+
     return _load(name, "cluster", ClusterSpec, profiles)
 
 
