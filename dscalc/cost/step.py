@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dscalc.cost.axes import groups
-from dscalc.cost.columns import COLUMNS
+from dscalc.cost.columns import COLUMNS, largest_of, row_of
 from dscalc.cost.exchange import (
     PER_MICRO_BATCH,
     PER_STEP,
@@ -20,8 +19,9 @@ from dscalc.cost.exchange import (
     exchange,
     micro_batch_exchange,
     step_exchange,
+    varies,
 )
-from dscalc.cost.factors import Coded, Distinct, coded, distinct, some_rows
+from dscalc.cost.factors import Coded, Distinct, alike, distinct, some_rows
 from dscalc.cost.layer_time import GROUPS, EndTime, LayerTime, layer_times, soft_maximum
 from dscalc.cost.operations import pace_of
 from dscalc.cost.pipeline import Runs, pipeline_s
@@ -203,18 +203,7 @@ def step(
     if _varies(timing):
         return timed_step(shape, layouts, *known, exchange(shape, layouts, timing.network, adapters), adapters)
     codes: dict[str, Coded] = {}
-
-    def table(names: Sequence[str]) -> Distinct:
-        parts = []
-        for name in names:
-            column = getattr(layouts, name)
-            if column.shape[0] > 1:
-                if name not in codes:
-                    codes[name] = coded(column)
-                parts.append(codes[name])
-        return distinct(parts)
-
-    by_layer, by_step = table(LAYER), table(PER_STEP)
+    by_layer, by_step = alike(layouts, LAYER, codes), alike(layouts, PER_STEP, codes)
     count = max(getattr(layouts, name).shape[0] for name in COLUMNS)
     whole = distinct([Coded(t.place, len(t.first)) for t in (by_layer, by_step) if t.place is not None])
     some = by_layer.rows(layouts)
@@ -234,10 +223,8 @@ def _at(table: Distinct, rows: NDArray[np.intp]) -> Distinct:
 
 def _varies(timing: Timing) -> bool:
     """Whether GPU or network differ from layout to layout."""
-    arrays = [getattr(timing.engine, field.name) for field in fields(timing.engine)]
-    for tier in timing.network.tiers:
-        arrays += [value for f in fields(tier) if isinstance(value := getattr(tier, f.name), np.ndarray)]
-    return any(np.size(array) > 1 for array in arrays)
+    engine = timing.engine
+    return varies(timing.network) or any(np.size(getattr(engine, field.name)) > 1 for field in fields(engine))
 
 
 def _widened(found: Step, table: Distinct | None, count: int) -> Step:
@@ -324,13 +311,7 @@ def _whole_step(
     )
     pipeline = pipeline_s(runs, np.broadcast_to(layouts.schedule, zero.shape))
     slowest = runs.slowest
-    kind = np.argmax(np.where(runs.count > 0.0, runs.both, -1.0), axis=0)
-    place = kind * len(zero) + np.arange(len(zero))
-
-    def there(values: Array) -> Array:
-        wide = values if values.shape[-1] == len(zero) else values + zero
-        return np.asarray(wide.reshape(-1).take(place))
-
+    there = row_of(largest_of(np.where(runs.count > 0.0, runs.both, -1.0)))
     scale = m * (slowest / there(whole))  # 1 but for a frozen base
     n_dense, n_moe = scale * there(stages.dense), scale * there(stages.moe)
     embeddings, heads = there(stages.embedding), there(stages.head)

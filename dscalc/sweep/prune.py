@@ -84,8 +84,9 @@ def merged(first: Found, second: Found, problem: Problem) -> Found:
 
 def taken(layouts: Layouts, mask: Mask) -> Layouts:
     """The rows of a mask; columns that stand for every row stay."""
+    rows = np.flatnonzero(mask)  # positions gather several times as fast as a mask
     long = {name: getattr(layouts, name) for name in COLUMNS}
-    return replace(layouts, **{name: c[mask] for name, c in long.items() if c.shape == mask.shape})
+    return replace(layouts, **{name: c.take(rows) for name, c in long.items() if c.shape == mask.shape})
 
 
 class Pruner:
@@ -130,7 +131,7 @@ class Pruner:
                 if count:
                     counts[check.name] = counts.get(check.name, 0) + count * weight
                     alive &= ~hit
-            ids = ids[alive]
+            ids = ids.take(np.flatnonzero(alive))
         if decided == FLOOR_LEVEL and ids.size and not self.problem.fits_anyway:
             fits = self.fits(ids, level)
             counts[FLOOR] = counts.get(FLOOR, 0) + (ids.size - int(np.count_nonzero(fits))) * weight
@@ -178,7 +179,8 @@ def evaluated(problem: Problem, ids: Ids, known: Kept = NONE_KEPT) -> Found:
     if not count:
         return Found(evaluated=ids.size, rejected=rejected, done=ids.size)
     seconds = step_time_s(problem, taken(layouts, fits) if missing else layouts, count)
-    rows = Kept(ids[fits], seconds, held.total_bytes[fits])
+    kept = np.flatnonzero(fits)
+    rows = Kept(ids.take(kept), seconds, held.total_bytes.take(kept))
     unbeaten = rows.take(~beaten(rows, known))
     return Found(best(rows, problem.top, problem.by), front(unbeaten), ids.size, count, rejected, ids.size)
 

@@ -119,8 +119,9 @@ class Space:
             if len(values) == 1:
                 columns[name] = values
                 continue
-            rest, digit = np.divmod(rest, len(values))
-            columns[name] = values.take(digit)
+            outer = rest // len(values)  # ten times as fast as divmod
+            columns[name] = values.take(rest - outer * len(values))
+            rest = outer
         for name in ORDER[upto:]:
             columns[name] = column(name, self.values[name][:1])
         dp = self.gpus / (columns["tp"] * columns["pp"] * columns["cp"])
