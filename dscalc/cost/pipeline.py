@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dscalc import codes
+from dscalc.cost.columns import used
 from dscalc.frozen import dataclass
 from dscalc.records import Array
 
@@ -287,8 +288,9 @@ def pipeline_s(runs: Runs, schedule: NDArray[np.intp]) -> Array:
         [Narayanan2021] section 2.2, [Huang2019] section 2.3, [Qi2023] section 2, [Qi2024], [DeepSeekV3] table 2.
     """
     found = runs.micro * runs.slowest
-    for code in np.unique(schedule).tolist():
-        rows = np.flatnonzero((schedule == code) & (runs.stages > 1.0))
+    in_pipeline = runs.stages > 1.0
+    for code in used(schedule, len(codes.SCHEDULES)).tolist():
+        rows = np.flatnonzero((schedule == code) & in_pipeline)
         if rows.size:
             # take keeps a run's stages side by side in memory, an index in brackets would not: it is far slower
             part = Runs(*(getattr(runs, field.name).take(rows, axis=-1) for field in fields(Runs)))

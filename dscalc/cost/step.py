@@ -34,6 +34,7 @@ from dscalc.records import Adapters, Array, Engine, Layouts, ModelShape, PaceCon
 WEIGHT_SHARE = 0.5  # of a backward: input and weight gradients are products of the same size
 FROZEN_BACKWARD = 0.5  # of a backward: a frozen base has no weight gradients
 LAYER = (*PER_MICRO_BATCH, "attention")  # the columns on which the time of a layer and of a micro-batch depends
+ALL = frozenset((*LAYER, *PER_STEP))
 ALIKE = 0.7  # of the layouts: with fewer combinations than that, each is worked out once
 
 
@@ -142,6 +143,7 @@ def _micro_batch(
     pp_busy = sent.pp_s + sent.pp_messages * constants.message_s
     ends_s = stages.embedding * ends.embedding + stages.head * (ends.head + ends.loss)
     layers = float(sum(shape.moe_layer))
+    dense_s = dense.whole
     return _MicroBatch(
         sent=sent,
         stages=stages,
@@ -149,8 +151,8 @@ def _micro_batch(
         dense=dense,
         moe=moe,
         ends=ends,
-        dense_s=dense.whole,
-        moe_s=moe.whole,
+        dense_s=dense_s,
+        moe_s=dense_s if moe is dense else moe.whole,
         tp_ends_s=tp_ends,
         ends_s=ends_s + np.where(stages.embedding + stages.head > 0.0, tp_ends, 0.0),
         pp_busy_s=pp_busy,
@@ -204,15 +206,17 @@ def step(
         return timed_step(shape, layouts, *known, exchange(shape, layouts, timing.network, adapters), adapters)
     codes: dict[str, Coded] = {}
     by_layer, by_step = alike(layouts, LAYER, codes), alike(layouts, PER_STEP, codes)
-    count = max(getattr(layouts, name).shape[0] for name in COLUMNS)
-    whole = distinct([Coded(t.place, len(t.first)) for t in (by_layer, by_step) if t.place is not None])
+    lengths = {name: getattr(layouts, name).shape[0] for name in COLUMNS}
+    count = max(lengths.values())
     some = by_layer.rows(layouts)
     one = _micro_batch(shape, some, *known, micro_batch_exchange(shape, some, timing.network, adapters))
     exchanged = step_exchange(shape, by_step.rows(layouts), timing.network, adapters)
-    if whole.place is not None and len(whole.first) < ALIKE * count:
-        part = some_rows(layouts, whole.first)
-        one, exchanged = _spread(one, _at(by_layer, whole.first)), _spread(exchanged, _at(by_step, whole.first))
-        return _widened(_whole_step(part, *known, one, exchanged, adapters, keep_terms), whole, count)
+    if any(length > 1 and name not in ALL for name, length in lengths.items()):  # else all differ in what counts
+        whole = distinct([Coded(t.place, len(t.first)) for t in (by_layer, by_step) if t.place is not None])
+        if whole.place is not None and len(whole.first) < ALIKE * count:
+            part = some_rows(layouts, whole.first)
+            one, exchanged = _spread(one, _at(by_layer, whole.first)), _spread(exchanged, _at(by_step, whole.first))
+            return _widened(_whole_step(part, *known, one, exchanged, adapters, keep_terms), whole, count)
     one, exchanged = _spread(one, by_layer), _spread(exchanged, by_step)
     return _widened(_whole_step(layouts, *known, one, exchanged, adapters, keep_terms), None, count)
 
@@ -294,11 +298,15 @@ def _whole_step(
     stages, dense, moe, ends, m = one.stages, one.dense, one.moe, one.ends, layouts.n_micro
     gathered = sent.fsdp_s * pace.gather_slowdown
     per_layer = gathered / (m * np.maximum(one.fullest, 1.0))
-    dense_waits, moe_waits = (_waits(x, per_layer, pace.overlap_power) for x in (one.dense_s, one.moe_s))
-    dense_s, moe_s = one.dense_s + dense_waits, one.moe_s + moe_waits
-    whole = stages.dense * dense_s + stages.moe * moe_s + one.ends_s + one.pp_s
-    forward = stages.dense * (dense_s * dense.forward) + stages.moe * (moe_s * moe.forward)
-    forward = forward + (one.ends_s + one.pp_s) / 3.0
+    dense_waits = _waits(one.dense_s, per_layer, pace.overlap_power)
+    dense_s = one.dense_s + dense_waits
+    whole, forward = stages.dense * dense_s, stages.dense * (dense_s * dense.forward)
+    moe_waits = dense_waits
+    if moe is not dense:
+        moe_waits = _waits(one.moe_s, per_layer, pace.overlap_power)
+        moe_s = one.moe_s + moe_waits
+        whole, forward = whole + stages.moe * moe_s, forward + stages.moe * (moe_s * moe.forward)
+    whole, forward = whole + one.ends_s + one.pp_s, forward + (one.ends_s + one.pp_s) / 3.0
     zero = 0.0 * (whole[0] + m + sent.owned_parameters)
     trained = FROZEN_BACKWARD if adapters is not None else 1.0
     runs = Runs(
@@ -313,13 +321,14 @@ def _whole_step(
     slowest = runs.slowest
     there = row_of(largest_of(np.where(runs.count > 0.0, runs.both, -1.0)))
     scale = m * (slowest / there(whole))  # 1 but for a frozen base
-    n_dense, n_moe = scale * there(stages.dense), scale * there(stages.moe)
+    n_dense = scale * there(stages.dense)
+    n_moe = n_dense if moe is dense else scale * there(stages.moe)
     embeddings, heads = there(stages.embedding), there(stages.head)
     n_embedding, n_head = scale * embeddings, scale * heads
     at_ends = scale * (embeddings + heads > 0.0)
 
     def layers(a: Array, b: Array) -> Array:
-        return n_dense * a + n_moe * b
+        return n_dense * a if moe is dense else n_dense * a + n_moe * b
 
     derived = groups(layouts)
     replicas = (derived.dp_cp > 1.0) & (sent.dp_s > 0.0)
@@ -375,6 +384,13 @@ def _whole_step(
 
 def _waits(layer_s: Array, gather_s: Array, power: Array) -> Array:
     """How much longer a layer takes while its weights are gathered; nothing where nothing is."""
-    if not np.any(gather_s > 0.0):
+    gathers = np.flatnonzero(gather_s > 0.0)
+    if not gathers.size:
         return 0.0 * gather_s
-    return soft_maximum(layer_s, gather_s, power) - layer_s
+    columns = np.broadcast_arrays(layer_s, gather_s, power)
+    if gathers.size == columns[1].size:
+        return soft_maximum(layer_s, gather_s, power) - layer_s
+    layer, gather, exponent = (column.take(gathers) for column in columns)
+    waits = 0.0 * columns[1]
+    waits[gathers] = soft_maximum(layer, gather, exponent) - layer
+    return waits
