@@ -188,8 +188,8 @@ def row_of(kind: NDArray[np.intp]) -> Callable[[Array], Array]:
         kind [index, (n,)]: which row.
 
     Returns:
-        A function of an array (kinds, n), or (kinds, 1) or (1, n) where the others are the same; it gives (n,), or (1,)
-        where there is one row of one entry.
+        A function from an array of shape (kinds, n), or (kinds, 1) or (1, n) where the others are the same, to the
+        entries, which are fewer than n where it has one row of one entry [-, (n,)].
 
     Raises:
         nothing.

@@ -122,7 +122,7 @@ class Pruner:
         """Prefixes of ``level`` axes that nothing rejects that the first ``decided`` of them decide."""
         weight = self.behind[level]
         if self.levels[decided] and ids.size:
-            layouts = self.space.layouts(ids, level)
+            layouts = self.space.layouts(ids, level, {name for check in self.levels[decided] for name in check.reads})
             derived = groups(layouts)
             alive = np.ones(ids.size, dtype=bool)
             for check in self.levels[decided]:
@@ -166,31 +166,39 @@ def chunks(pruner: Pruner, level: int, first: int, last: int, counts: dict[str, 
 
 def evaluated(problem: Problem, ids: Ids, known: Kept = NONE_KEPT) -> Found:
     """One chunk of legal layouts: memory of all, time of those that fit; ``known`` is the front so far."""
-    space, machine = problem.space, problem.machine
-    layouts = narrowed(space.layouts(ids), ids.size)
-    held = memory(space.shape, layouts, machine.hardware, machine.adapters, keep_terms=False)
+    total, fits = memory_bytes(problem, ids)
     if problem.fits_anyway:
-        nearest = best(Kept(ids, np.zeros(ids.size), np.asarray(held.total_bytes)), problem.top, "headroom")
+        nearest = best(Kept(ids, np.zeros(ids.size), total), problem.top, "headroom")
         return Found(top=nearest, evaluated=ids.size, done=ids.size)
-    fits = ~(held.total_bytes > held.usable_bytes)
-    count = int(np.count_nonzero(fits))
-    missing = ids.size - count
-    rejected = ((MEMORY, missing),) if missing else ()
-    if not count:
-        return Found(evaluated=ids.size, rejected=rejected, done=ids.size)
-    seconds = step_time_s(problem, taken(layouts, fits) if missing else layouts, count)
     kept = np.flatnonzero(fits)
-    rows = Kept(ids.take(kept), seconds, held.total_bytes.take(kept))
+    missing = ids.size - kept.size
+    rejected = ((MEMORY, missing),) if missing else ()
+    if not kept.size:
+        return Found(evaluated=ids.size, rejected=rejected, done=ids.size)
+    feasible = ids.take(kept)
+    rows = Kept(feasible, step_time_s(problem, feasible), total.take(kept))
     unbeaten = rows.take(~beaten(rows, known))
-    return Found(best(rows, problem.top, problem.by), front(unbeaten), ids.size, count, rejected, ids.size)
+    return Found(best(rows, problem.top, problem.by), front(unbeaten), ids.size, kept.size, rejected, ids.size)
 
 
-def step_time_s(problem: Problem, layouts: Layouts, count: int) -> Array:
-    """Seconds of a step of each of ``count`` layouts."""
-    machine = problem.machine
-    layouts = replace(layouts, pp=np.broadcast_to(layouts.pp, (count,)))
-    found = timed_on(machine, problem.space.shape, layouts, keep_terms=False)
-    return np.broadcast_to(found.step_time_s, (count,))
+def memory_bytes(problem: Problem, ids: Ids) -> tuple[Array, Mask]:
+    """Bytes of a GPU of each layout, and where they fit; few rows at a time, whose columns stay in the cache."""
+    space, machine = problem.space, problem.machine
+    totals, fits = [], []
+    for start in range(0, ids.size, CHUNK_ROWS):
+        part = ids[start : start + CHUNK_ROWS]
+        layouts = narrowed(space.layouts(part), part.size)
+        held = memory(space.shape, layouts, machine.hardware, machine.adapters, keep_terms=False)
+        totals.append(held.total_bytes)
+        fits.append(~(held.total_bytes > held.usable_bytes))
+    return np.concatenate(totals), np.concatenate(fits)
+
+
+def step_time_s(problem: Problem, ids: Ids) -> Array:
+    """Seconds of a step of each layout; many rows at a time, which share what few of their columns decide."""
+    layouts = narrowed(problem.space.layouts(ids), ids.size)
+    found = timed_on(problem.machine, problem.space.shape, layouts, keep_terms=False)
+    return np.broadcast_to(found.step_time_s, ids.shape)
 
 
 def timed_on(machine: Machine, shape: ModelShape, layouts: Layouts, *, keep_terms: bool = True) -> Step:
