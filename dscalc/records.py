@@ -399,6 +399,7 @@ class PaceTable:
     pp_exposed: Array
     ep_exposed: Array
     overlap_power: Array  # q of (compute^q + gather^q)^(1/q), FSDP: 1 adds, infinity takes the larger
+    message_s: Array  # of a pipeline message beside its transfer: handshake, and the host that waits for it
     gather_slowdown: Array  # of unit-by-unit gathering: flat collectives lose the node's other NICs
     owner_broadcast_s: Array  # per data-parallel rank: owners broadcast their weights one after the other
     step_s: Array  # once a step: launches of optimizer, clipping, logging
@@ -414,13 +415,13 @@ class PaceConstants:
     unfused_fraction: float  # share of the peak of the batched products of unfused attention
     unaligned_slowdown: float  # of those products where the head size is no multiple of the tile
     aligned_to: float
+    flash_ramp: float  # tokens at which a causal fused kernel runs at half its rate: tiles on the diagonal, filling
     score_passes: float  # 16-bit passes over the scores, forward and backward, of unfused attention
     floor_power: float  # of the soft maximum of GPU and host time
     host_collective_s: float  # host time of one collective
     tp_skew_s: float  # waiting of a tensor-parallel collective, per doubling of its members in a node
     tp_node_skew_s: float  # the same per further node
     dp_skew_s: float  # waiting of the data-parallel exchange, per doubling of nodes
-    message_s: float  # of a pipeline message beside its transfer
     optimizer_bytes: float  # memory traffic of a fused optimizer per owned parameter
     expert_slowdown: float  # of matrix products of experts
     expert_low_power: float  # of the gain of low precision that they get: 1 all of it, 0 none

@@ -126,12 +126,13 @@ def layer_times(
     again_all = np.where(layouts.recompute == 2, recomputed, 1.0)
     count = TP_COLLECTIVES + TP_AGAIN * full
     grouped = layouts.tp > 1.0
-    skew = constants.tp_skew_s * np.log2(np.maximum(sent.tp_inside, 1.0))
-    skew = skew + constants.tp_node_skew_s * np.maximum(sent.tp_domains - 1.0, 0.0)
+    between = constants.tp_node_skew_s * np.maximum(sent.tp_domains - 1.0, 0.0)
+    skew = constants.tp_skew_s * np.log2(np.maximum(sent.tp_inside, 1.0)) + between
     tp = sent.tp_layer_s + np.where(grouped, count * skew, 0.0)
     collectives = np.where(grouped, count, 0.0) * constants.host_collective_s
     leaves = sent.pp_domains > 1.0
-    floor = np.where(leaves, pace.floor_s + pace.floor_tp_s * layouts.tp, 0.0)
+    floor = pace.floor_s + pace.floor_tp_s * layouts.tp
+    floor = np.where(leaves & (floor > 0.0), floor + count * between, 0.0)
 
     beside = np.where(layouts.schedule == DUALPIPE, 0.0, 1.0)  # dispatch runs beside the other direction's compute
 

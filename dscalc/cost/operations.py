@@ -18,6 +18,7 @@ from dscalc.records import Array, Engine, Layouts, ModelShape, PaceConstants, Pa
 
 ELEMENT_BYTES = 2.0
 FLOP_PER_PRODUCT = 2.0  # a multiplication and an addition
+RAMP_FLOP_PER_S = 989.4e12  # the peak at which ``gemm_ramp`` is stated: a faster unit spends more of a tile on filling
 FLASH_BACKWARD = 2.5  # five products of the forward's two: scores are made again
 
 
@@ -35,6 +36,7 @@ class Pace:
     pp_exposed: Array
     ep_exposed: Array
     overlap_power: Array
+    message_s: Array
     gather_slowdown: Array
     owner_broadcast_s: Array
     step_s: Array
@@ -75,6 +77,7 @@ def pace_of(table: PaceTable, layouts: Layouts, engine: Engine) -> Pace:
         pp_exposed=table.pp_exposed[code],
         ep_exposed=table.ep_exposed[code],
         overlap_power=table.overlap_power[code],
+        message_s=table.message_s[code],
         gather_slowdown=table.gather_slowdown[code],
         owner_broadcast_s=table.owner_broadcast_s[code],
         step_s=table.step_s[code],
@@ -100,7 +103,7 @@ class Work:
         forward_flop, backward_flop: FLOP executed.
         forward_bytes, backward_bytes: memory traffic.
         again: share of the forward that backward repeats.
-        shortness: 1/depth + 1/width + 1/rows of a matrix product.
+        shortness: 1/depth + 1/width + 1/rows of a matrix product, 1/tokens of an attention core.
     """
 
     operation: Operation
@@ -192,7 +195,8 @@ def works(shape: ModelShape, layouts: Layouts) -> tuple[Work, ...]:
             backward = np.where(case.unfused, 2.0, FLASH_BACKWARD) * flop
             scores = np.where(case.unfused, ELEMENT_BYTES * last, 0.0)
             again = np.where(chosen & ~second, 1.0, again)
-            found.append(Work(operation, flop, backward, scores * THIRD, scores * 2.0 / 3.0, again, zero))
+            short = 1.0 / case.seq_len + zero
+            found.append(Work(operation, flop, backward, scores * THIRD, scores * 2.0 / 3.0, again, short))
         else:
             bytes_ = ELEMENT_BYTES * first
             found.append(Work(operation, zero, zero, bytes_ * middle, bytes_ * last, again, zero))
@@ -221,17 +225,20 @@ def operation_seconds(work: Work, engine: Engine, pace: Pace, constants: PaceCon
     kind = work.operation.kind
     memory = engine.memory_bytes_per_s * engine.memory_fraction
     if kind in ("linear", "product", "expert"):
-        rate = engine.peak_flop_per_s * engine.gemm_fraction
+        speed, slowdown = engine.peak_flop_per_s, 1.0
         if kind == "linear":
-            rate = rate * engine.linear_gain
+            speed = speed * engine.linear_gain
         elif kind == "expert":
-            rate = rate * np.power(engine.linear_gain, constants.expert_low_power) / constants.expert_slowdown
-        each = (1.0 + constants.gemm_ramp * work.shortness) / rate
+            speed = speed * np.power(engine.linear_gain, constants.expert_low_power)
+            slowdown = constants.expert_slowdown
+        ramp = constants.gemm_ramp * np.sqrt(speed / RAMP_FLOP_PER_S)
+        each = slowdown * (1.0 + ramp * work.shortness) / (speed * engine.gemm_fraction)
         forward, backward = work.forward_flop * each, work.backward_flop * each
     elif kind == "core":
         unfused = work.forward_bytes > 0.0
         slow = (constants.unaligned_slowdown if unaligned else 1.0) / constants.unfused_fraction
-        each = np.where(unfused, slow, 1.0 / pace.flash_fraction) / engine.peak_flop_per_s
+        fused = (1.0 + constants.flash_ramp * work.shortness) / pace.flash_fraction
+        each = np.where(unfused, slow, fused) / engine.peak_flop_per_s
         moved = constants.score_passes / memory
         forward = work.forward_flop * each + work.forward_bytes * moved
         backward = work.backward_flop * each + work.backward_bytes * moved

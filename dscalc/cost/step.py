@@ -140,7 +140,7 @@ def _micro_batch(
     recomputed = np.minimum(layouts.recompute_layers / np.maximum(fullest, 1.0), 1.0)
     dense, moe, ends = layer_times(shape, layouts, engine, pace, constants, sent, recomputed)
     tp_ends = sent.tp_ends_s * pace.tp_exposed
-    pp_busy = sent.pp_s + sent.pp_messages * constants.message_s
+    waits = sent.pp_messages * pace.message_s
     ends_s = stages.embedding * ends.embedding + stages.head * (ends.head + ends.loss)
     layers = float(sum(shape.moe_layer))
     dense_s = dense.whole
@@ -155,8 +155,8 @@ def _micro_batch(
         moe_s=dense_s if moe is dense else moe.whole,
         tp_ends_s=tp_ends,
         ends_s=ends_s + np.where(stages.embedding + stages.head > 0.0, tp_ends, 0.0),
-        pp_busy_s=pp_busy,
-        pp_s=pp_busy * pace.pp_exposed,
+        pp_busy_s=sent.pp_s + waits,
+        pp_s=sent.pp_s * pace.pp_exposed + waits,
         flop=dense.flop * (shape.layers - layers) + moe.flop * layers + ends.flop,
     )
 
@@ -296,7 +296,7 @@ def _whole_step(
 ) -> Step:
     pace = pace_of(table, layouts, engine)
     stages, dense, moe, ends, m = one.stages, one.dense, one.moe, one.ends, layouts.n_micro
-    gathered = sent.fsdp_s * pace.gather_slowdown
+    gathered = sent.fsdp_s * np.where(sent.dp_domains > 1.0, pace.gather_slowdown, 1.0)
     per_layer = gathered / (m * np.maximum(one.fullest, 1.0))
     dense_waits = _waits(one.dense_s, per_layer, pace.overlap_power)
     dense_s = one.dense_s + dense_waits

@@ -54,7 +54,8 @@ def noted(name: str, record: Mapping[str, Any]) -> Noted:
 def _stack(name: str, data: Data) -> dict[str, Any]:
     own = data["stack"].get(name, {})
     like = _stack(own["like"], data) if "like" in own else data["default"]
-    return {**like, **{k: v for k, v in own.items() if k != "like"}}
+    kernel = {"flash_fraction": data["kernel"][own["kernel"]]} if "kernel" in own else {}
+    return {**like, **kernel, **{k: v for k, v in own.items() if k not in ("like", "kernel")}}
 
 
 def pace_table(data: Data | None = None) -> PaceTable:

@@ -15,6 +15,7 @@ from dscalc.validation.step import HEALTHY_QUALITY, StepPrediction
 from dscalc.validation.step_rows import faulty_sources
 
 LEAST = 5  # layouts of a group
+TWIN_SLOWER = 1.5  # times the same layout with sharded optimizer states, which exchanges as much and updates less
 SPOILED = ("slow_outlier", "proxy_layers", "layout_")  # flags of runs that a cluster or a misprint spoiled
 
 
@@ -50,11 +51,34 @@ def spoiled(p: StepPrediction) -> bool:
     return any(flag.startswith(bad) for flag in p.row.row.flags for bad in SPOILED) or stalled(p)
 
 
+def slow_twins(rows: Iterable[StepPrediction]) -> set[str]:
+    """Runs without sharded states that took much longer than the same layout with them: something else slowed them.
+
+    Args:
+        rows: predictions beside measurements.
+
+    Returns:
+        Their ids.
+    """
+    found: dict[tuple[object, ...], dict[int, list[StepPrediction]]] = defaultdict(lambda: defaultdict(list))
+    for p in rows:
+        layout = p.row.row.layout
+        found[(*_key(p), layout.model_copy(update={"zero": 0}))][layout.zero].append(p)
+    slow = set()
+    for by_stage in found.values():
+        if 0 in by_stage and 1 in by_stage:
+            sharded = float(np.median([p.row.measured_s for p in by_stage[1]]))
+            slow |= {p.row.row.id for p in by_stage[0] if p.row.measured_s > TWIN_SLOWER * sharded}
+    return slow
+
+
 def usual(rows: Iterable[StepPrediction]) -> list[StepPrediction]:
     """Runs that people make on purpose and record in full, whatever MFU they reach."""
-    return [
+    kept = [
         p for p in rows if p.row.task in ("pretrain", "") and p.row.row.quality in HEALTHY_QUALITY and not spoiled(p)
     ]
+    slow = slow_twins(kept)
+    return [p for p in kept if p.row.row.id not in slow]
 
 
 def _key(p: StepPrediction) -> tuple[object, ...]:

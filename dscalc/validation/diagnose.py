@@ -115,7 +115,7 @@ def diagnoses(rows: Sequence[StepPrediction], floored_s: Sequence[float]) -> tup
         Diagnosis(
             "layer_floor",
             tuple(floors),
-            f"{_runs(floors)} with a pipeline over nodes took about 2 + 3 t ms a layer, whatever the work: a floor",
+            f"{_runs(floors)} with a pipeline over nodes took about 4.5 + 2 t ms a layer, whatever the work: a floor",
             "halve the micro-batch: if the time of one stays, it is a floor; the cluster's profile can name it",
         ),
         Diagnosis(

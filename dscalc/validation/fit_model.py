@@ -16,9 +16,9 @@ import numpy as np
 from dscalc.cost.exchange import Exchange
 from dscalc.cost.step import timed_step
 from dscalc.records import Array, Engine, Mask, PaceTable
-from dscalc.specs.pace import engine, generation_of, pace_constants, pace_table, shipped
+from dscalc.specs.pace import FAULT_COLUMNS, engine, generation_of, pace_constants, pace_table, shipped, with_faults
 from dscalc.validation.step import POOLED_UNDER, Batch, batches
-from dscalc.validation.step_rows import StepRow
+from dscalc.validation.step_rows import StepRow, faulty_sources
 
 UNKNOWN = "generic"  # the stack that stands for one nobody has measured
 FLASH = "flash_fraction"
@@ -71,6 +71,8 @@ def _place(stack: str, column: str, kind: str) -> str:
     own = shipped()["stack"].get(stack, {})
     if column in own and (not kind or kind in own[column]):
         return f"stack.{stack}.{column}" + (f".{kind}" if kind else "")
+    if column == FLASH and kind in shipped()["kernel"].get(own.get("kernel", ""), {}):
+        return f"kernel.{own['kernel']}.{kind}"
     if "like" in own:
         return _place(own["like"], column, kind)
     if not kind:
@@ -173,9 +175,22 @@ def _beside(tables_of: Sequence[PaceTable]) -> PaceTable:
 class FitModel:
     """Rows lowered once. Trials of other constants are more rows of one evaluation, so that many cost little."""
 
-    def __init__(self, rows: Sequence[StepRow]) -> None:
+    def __init__(self, rows: Sequence[StepRow], faults: bool = False) -> None:
+        """Lower rows.
+
+        Args:
+            rows: what to predict.
+            faults: runs of a cluster whose faults are known are predicted with them, so that no constant makes up for
+                a fault.
+        """
         self.rows = tuple(rows)
-        self.batches = batches(rows)
+        faulty = faulty_sources() if faults else frozenset()
+        self.batches, self.faulty = [], []
+        for ill in (False, True):
+            mine = [i for i, row in enumerate(rows) if (row.row.source in faulty) == ill]
+            found = batches([rows[i] for i in mine])
+            self.batches += [replace(b, numbers=tuple(mine[n] for n in b.numbers)) for b in found]
+            self.faulty += [ill] * len(found)
         self.keys = sorted({(row.gpu.id, row.precision) for row in rows})
         self.gpus = {row.gpu.id: row.gpu for row in rows}
         self._copies: dict[tuple[int, int], Batch] = {}
@@ -218,6 +233,7 @@ class FitModel:
     ) -> None:
         count = len(trials)
         table, constants = _beside([pace_table(data) for data in trials]), pace_constants(trials[0])
+        floored = with_faults(table, tuple(FAULT_COLUMNS))
         engines = [[engine(self.gpus[gpu], precision, data)[0] for gpu, precision in self.keys] for data in trials]
         columns = {f.name: np.concatenate([getattr(e, f.name) for es in engines for e in es]) for f in fields(Engine)}
         place = {key: i for i, key in enumerate(self.keys)}
@@ -230,5 +246,6 @@ class FitModel:
             if (number, count) not in self._copies:
                 self._copies[number, count] = batch if count == 1 else _repeated(batch, count)
             many = self._copies[number, count]
-            step = timed_step(many.shape, many.layouts, own, table, constants, many.sent)
+            paces = floored if self.faulty[number] else table
+            step = timed_step(many.shape, many.layouts, own, paces, constants, many.sent)
             found[np.ix_(members, batch.numbers)] = step.step_time_s.reshape(count, -1)

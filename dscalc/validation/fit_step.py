@@ -117,7 +117,7 @@ class Prepared:
         weight = _weights(rows, self.healthy)
         used = np.flatnonzero(weight > 0.0)
         self.weight = weight[used]
-        self.model = FitModel([rows[i] for i in used.tolist()])
+        self.model = FitModel([rows[i] for i in used.tolist()], faults=True)
         self.groups = np.asarray([row.row.group for row in rows])
         self.used_groups = self.groups[used]
 

@@ -123,13 +123,13 @@ def test_the_jitter_named_for_a_gap_makes_up_for_it() -> None:
 
 
 def test_known_faults_are_named() -> None:
-    """1.17 s a micro-batch and 0.45 s a further stage, whatever the model; 2.3 + 2.9 t ms a layer."""
+    """1.17 s a micro-batch and 0.45 s a further stage, whatever the model; 4.5 + 2.15 t ms a layer."""
     accum = step(**PIPED).case.layout.spec.grad_accum
     stalled = step(**PIPED, measured=f"{1.17 * accum + 0.45 * 3}s")
     assert stalled.explanations[0].kind == "fault"
     assert "stall" in stalled.explanations[0].what
     small = {**PIPED, "model": "llama-3.2-1b", "tp": 8, "pp": 2}
-    floored = step(**small, measured=(2.3 + 2.9 * 8) * 1e-3 * 8 * (step(**small).case.layout.spec.grad_accum + 1))
+    floored = step(**small, measured=(4.5 + 2.15 * 8) * 1e-3 * 8 * (step(**small).case.layout.spec.grad_accum + 1))
     assert "floor" in floored.explanations[0].what
 
 

@@ -110,7 +110,7 @@ def test_layouts_are_chosen_well(answer: StepValidateAnswer) -> None:
     assert sum(c.groups for c in plain.values()) > 60
     correlation, regret = answer.choosing()
     assert correlation > 0.9
-    assert regret < 0.036  # repeats of one layout differ by 6 (bloom) to 20 % (ultrascale): the best one is a lucky one
+    assert regret <= 0.03
     assert plain["vtrain-single"].spearman > 0.9
 
 
@@ -316,7 +316,7 @@ def test_layouts_a_third_as_fast_as_the_best_are_not_among_the_three_predicted_b
         bad = [p.row.row.id for p in members if p.row.measured_s > 3.0 * best]
         first = sorted(members, key=lambda p: floored[p.row.row.id])[: min(3, len(members) - len(bad))]
         missed |= {p.row.row.id for p in first} & set(bad)
-    assert len(missed) <= 1, missed  # one at 3.5 times the best, where seven of eight layouts run into the floor
+    assert not missed
 
 
 # --- error bars ---
