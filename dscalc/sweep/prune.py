@@ -176,7 +176,8 @@ def evaluated(problem: Problem, ids: Ids, known: Kept = NONE_KEPT) -> Found:
     if not kept.size:
         return Found(evaluated=ids.size, rejected=rejected, done=ids.size)
     feasible = ids.take(kept)
-    rows = Kept(feasible, step_time_s(problem, feasible), total.take(kept))
+    layouts = narrowed(problem.space.layouts(feasible), feasible.size)
+    rows = Kept(feasible, step_time_s(problem, layouts, feasible.size), total.take(kept))
     unbeaten = rows.take(~beaten(rows, known))
     return Found(best(rows, problem.top, problem.by), front(unbeaten), ids.size, kept.size, rejected, ids.size)
 
@@ -194,11 +195,12 @@ def memory_bytes(problem: Problem, ids: Ids) -> tuple[Array, Mask]:
     return np.concatenate(totals), np.concatenate(fits)
 
 
-def step_time_s(problem: Problem, ids: Ids) -> Array:
-    """Seconds of a step of each layout; many rows at a time, which share what few of their columns decide."""
-    layouts = narrowed(problem.space.layouts(ids), ids.size)
-    found = timed_on(problem.machine, problem.space.shape, layouts, keep_terms=False)
-    return np.broadcast_to(found.step_time_s, ids.shape)
+def step_time_s(problem: Problem, layouts: Layouts, count: int) -> Array:
+    """Seconds of a step of each of ``count`` layouts; many at a time, which share what few of their columns decide."""
+    machine = problem.machine
+    layouts = replace(layouts, pp=np.broadcast_to(layouts.pp, (count,)))
+    found = timed_on(machine, problem.space.shape, layouts, keep_terms=False)
+    return np.broadcast_to(found.step_time_s, (count,))
 
 
 def timed_on(machine: Machine, shape: ModelShape, layouts: Layouts, *, keep_terms: bool = True) -> Step:
