@@ -8,14 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dscalc.cost.axes import groups
 from dscalc.cost.columns import COLUMNS, largest_of, row_of
 from dscalc.cost.exchange import (
     PER_MICRO_BATCH,
     PER_STEP,
     Exchange,
     MicroBatchExchange,
-    StepExchange,
     exchange,
     micro_batch_exchange,
     step_exchange,
@@ -23,6 +21,7 @@ from dscalc.cost.exchange import (
 )
 from dscalc.cost.factors import Coded, Distinct, alike, distinct, some_rows
 from dscalc.cost.layer_time import GROUPS, EndTime, LayerTime, layer_times, soft_maximum
+from dscalc.cost.once_a_step import OnceAStep, once_a_step
 from dscalc.cost.operations import pace_of
 from dscalc.cost.pipeline import Runs, pipeline_s
 from dscalc.cost.placement import StageKinds, stage_kinds
@@ -35,6 +34,7 @@ WEIGHT_SHARE = 0.5  # of a backward: input and weight gradients are products of 
 FROZEN_BACKWARD = 0.5  # of a backward: a frozen base has no weight gradients
 LAYER = (*PER_MICRO_BATCH, "attention")  # the columns on which the time of a layer and of a micro-batch depends
 ALL = frozenset((*LAYER, *PER_STEP))
+NOTHING = np.zeros(1)  # a term that no layout has
 ALIKE = 0.7  # of the layouts: with fewer combinations than that, each is worked out once
 
 
@@ -111,7 +111,7 @@ def _stages(shape: ModelShape, layouts: Layouts, kinds: StageKinds) -> _Stages:
 class _MicroBatch:
     """One micro-batch on each stage before gathering of weights adds to it; (runs, n) a stage, (n,) elsewhere."""
 
-    sent: MicroBatchExchange
+    misaligned: Array
     stages: _Stages
     fullest: Array  # layers of the stage that holds most
     dense: LayerTime
@@ -119,6 +119,7 @@ class _MicroBatch:
     ends: EndTime
     dense_s: Array
     moe_s: Array
+    tp_ends_busy_s: Array
     tp_ends_s: Array  # exposed, of a stage with an end of the model
     ends_s: Array  # exposed and computed at the ends of the model
     pp_busy_s: Array
@@ -145,7 +146,7 @@ def _micro_batch(
     layers = float(sum(shape.moe_layer))
     dense_s = dense.whole
     return _MicroBatch(
-        sent=sent,
+        misaligned=sent.misaligned,
         stages=stages,
         fullest=fullest,
         dense=dense,
@@ -153,6 +154,7 @@ def _micro_batch(
         ends=ends,
         dense_s=dense_s,
         moe_s=dense_s if moe is dense else moe.whole,
+        tp_ends_busy_s=sent.tp_ends_s,
         tp_ends_s=tp_ends,
         ends_s=ends_s + np.where(stages.embedding + stages.head > 0.0, tp_ends, 0.0),
         pp_busy_s=sent.pp_s + waits,
@@ -210,15 +212,16 @@ def step(
     count = max(lengths.values())
     some = by_layer.rows(layouts)
     one = _micro_batch(shape, some, *known, micro_batch_exchange(shape, some, timing.network, adapters))
-    exchanged = step_exchange(shape, by_step.rows(layouts), timing.network, adapters)
+    some = by_step.rows(layouts)
+    once = once_a_step(some, *known, step_exchange(shape, some, timing.network, adapters))
     if any(length > 1 and name not in ALL for name, length in lengths.items()):  # else all differ in what counts
         whole = distinct([Coded(t.place, len(t.first)) for t in (by_layer, by_step) if t.place is not None])
         if whole.place is not None and len(whole.first) < ALIKE * count:
             part = some_rows(layouts, whole.first)
-            one, exchanged = _spread(one, _at(by_layer, whole.first)), _spread(exchanged, _at(by_step, whole.first))
-            return _widened(_whole_step(part, *known, one, exchanged, adapters, keep_terms), whole, count)
-    one, exchanged = _spread(one, by_layer), _spread(exchanged, by_step)
-    return _widened(_whole_step(layouts, *known, one, exchanged, adapters, keep_terms), None, count)
+            one, once = _spread(one, _at(by_layer, whole.first)), _spread(once, _at(by_step, whole.first))
+            return _widened(_whole_step(part, timing.table, one, once, adapters, keep_terms), whole, count)
+    one, once = _spread(one, by_layer), _spread(once, by_step)
+    return _widened(_whole_step(layouts, timing.table, one, once, adapters, keep_terms), None, count)
 
 
 def _at(table: Distinct, rows: NDArray[np.intp]) -> Distinct:
@@ -281,33 +284,31 @@ def timed_step(
         [Narayanan2021] sections 2-3, [Korthikanti2022] section 5; fitted, see docs/explanation/step-time.md.
     """
     one = _micro_batch(shape, layouts, engine, table, constants, sent.micro_batch)
-    return _whole_step(layouts, engine, table, constants, one, sent.step, adapters, keep_terms=True)
+    once = once_a_step(layouts, engine, table, constants, sent.step)
+    return _whole_step(layouts, table, one, once, adapters, keep_terms=True)
 
 
 def _whole_step(
     layouts: Layouts,
-    engine: Engine,
     table: PaceTable,
-    constants: PaceConstants,
     one: _MicroBatch,
-    sent: StepExchange,
+    once: OnceAStep,
     adapters: Adapters | None,
     keep_terms: bool,
 ) -> Step:
-    pace = pace_of(table, layouts, engine)
     stages, dense, moe, ends, m = one.stages, one.dense, one.moe, one.ends, layouts.n_micro
-    gathered = sent.fsdp_s * np.where(sent.dp_domains > 1.0, pace.gather_slowdown, 1.0)
-    per_layer = gathered / (m * np.maximum(one.fullest, 1.0))
-    dense_waits = _waits(one.dense_s, per_layer, pace.overlap_power)
+    power = table.overlap_power[layouts.stack]
+    per_layer = once.gathered_s / (m * np.maximum(one.fullest, 1.0))
+    dense_waits = _waits(one.dense_s, per_layer, power)
     dense_s = one.dense_s + dense_waits
     whole, forward = stages.dense * dense_s, stages.dense * (dense_s * dense.forward)
     moe_waits = dense_waits
     if moe is not dense:
-        moe_waits = _waits(one.moe_s, per_layer, pace.overlap_power)
+        moe_waits = _waits(one.moe_s, per_layer, power)
         moe_s = one.moe_s + moe_waits
         whole, forward = whole + stages.moe * moe_s, forward + stages.moe * (moe_s * moe.forward)
     whole, forward = whole + one.ends_s + one.pp_s, forward + (one.ends_s + one.pp_s) / 3.0
-    zero = 0.0 * (whole[0] + m + sent.owned_parameters)
+    zero = 0.0 * (whole[0] + m + once.update_s)
     trained = FROZEN_BACKWARD if adapters is not None else 1.0
     runs = Runs(
         forward=forward + zero,
@@ -328,21 +329,15 @@ def _whole_step(
     at_ends = scale * (embeddings + heads > 0.0)
 
     def layers(a: Array, b: Array) -> Array:
-        return n_dense * a if moe is dense else n_dense * a + n_moe * b
+        if moe is dense:
+            return n_dense * a if a.any() else NOTHING
+        return n_dense * a + n_moe * b if a.any() or b.any() else NOTHING
 
-    derived = groups(layouts)
-    replicas = (derived.dp_cp > 1.0) & (sent.dp_s > 0.0)
-    skew = np.where(replicas, constants.dp_skew_s * np.log2(np.maximum(sent.dp_domains, 1.0)), 0.0)
-    broadcast = np.where((layouts.zero > 0.0) & (layouts.dp > 1.0), pace.owner_broadcast_s * derived.dp_shard, 0.0)
-    # behind the last micro-batch's backward and the first one's forward, in a pipeline while it fills and drains;
-    # a stack that reduces after backward hides nothing, its share says how the network differs from the formula's
-    behind = layouts.books.stacks.gradient_overlap[layouts.stack] > 0.0
-    outlasting = np.where(behind, sent.dp_s - layouts.pp * slowest, 0.0)
-    reduced = np.maximum(sent.dp_s * pace.dp_exposed, outlasting)
-    dp = reduced + skew + broadcast + sent.pp_step_s
-    memory = engine.memory_bytes_per_s * engine.memory_fraction
+    # behind the last micro-batch's backward and the first one's forward, in a pipeline while it fills and drains
+    reduced = np.maximum(once.exposed_s, once.behind_s - layouts.pp * slowest)
+    dp = reduced + once.skew_s + once.broadcast_s + once.copies_s
     fsdp = layers(dense_waits, moe_waits)
-    tp = layers(dense.tp, moe.tp) + at_ends * one.sent.tp_ends_s
+    tp = layers(dense.tp, moe.tp) + at_ends * one.tp_ends_busy_s
     tp_exposed = layers(dense.tp_exposed, moe.tp_exposed) + at_ends * one.tp_ends_s
     terms: list[tuple[str, Array, Array | None]] = [  # what runs whether hidden or not, where that is another time
         *((path, layers(dense.compute[i], moe.compute[i]), None) for i, (path, _) in enumerate(GROUPS)),
@@ -354,21 +349,23 @@ def _whole_step(
         ("communication/tp", tp_exposed, tp),
         ("communication/cp", layers(dense.cp_exposed, moe.cp_exposed), layers(dense.cp, moe.cp)),
         ("communication/ep", layers(dense.ep_exposed, moe.ep_exposed), layers(dense.ep, moe.ep)),
-        ("communication/fsdp", fsdp, np.maximum(gathered, fsdp)),
+        ("communication/fsdp", fsdp, np.maximum(once.gathered_s, fsdp)),
         ("communication/pp", scale * one.pp_s, scale * one.pp_busy_s),
         ("pipeline/bubble", np.maximum(pipeline - m * slowest, 0.0), None),
-        ("communication/dp", dp, np.maximum(sent.dp_s + skew + broadcast + sent.pp_step_s, dp)),
-        ("optimizer/update", constants.optimizer_bytes * sent.owned_parameters / memory, None),
-        ("overhead/step", pace.step_s, None),
+        ("communication/dp", dp, np.maximum(once.busy_s, dp)),
+        ("optimizer/update", once.update_s, None),
+        ("overhead/step", table.step_s[layouts.stack], None),
     ]
     total, talked, shown = zero, zero, zero
     leaves = []
-    for path, seconds, busy in terms:
-        total = total + seconds
-        if path.startswith("communication/"):
-            talked, shown = talked + (seconds if busy is None else busy), shown + seconds
+    for path, seconds, hidden_too in terms:
+        busy = seconds if hidden_too is None else hidden_too
+        if seconds is not NOTHING:
+            total = total + seconds
+        if path.startswith("communication/") and busy is not NOTHING:
+            talked, shown = talked + busy, shown + seconds
         if keep_terms:
-            leaves.append(TimeLeaf(SPECS[path], seconds + zero, (seconds if busy is None else busy) + zero))
+            leaves.append(TimeLeaf(SPECS[path], seconds + zero, busy + zero))
     return Step(
         step_time_s=total,
         lower_s=np.minimum(np.maximum(total - shown, talked), total),
@@ -377,7 +374,7 @@ def _whole_step(
         executed_flop=one.flop * m / layouts.pp + zero,
         micro_batch_s=slowest,
         communication_s=shown,
-        misaligned=np.maximum(one.sent.misaligned, sent.misaligned) + zero,
+        misaligned=np.maximum(one.misaligned, once.misaligned) + zero,
         terms=tuple(leaves),
     )
 
