@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -174,7 +174,7 @@ def varies(network: Network) -> bool:
     References:
         [Definition].
     """
-    return any(np.size(getattr(tier, field.name)) > 1 for tier in network.tiers for field in fields(tier))
+    return any(np.size(getattr(tier, name)) > 1 for tier in network.tiers for name in tier.__match_args__)
 
 
 def micro_batch_exchange(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -171,11 +170,11 @@ def _spread(record: Any, table: Distinct, known: dict[int, Any] | None = None) -
         return tuple(table.spread(each) for each in record)
     known = {} if known is None else known
     columns = {}
-    for field in fields(record):
-        value = getattr(record, field.name)
+    for name in record.__match_args__:
+        value = getattr(record, name)
         if id(value) not in known:
             known[id(value)] = table.spread(value) if isinstance(value, np.ndarray) else _spread(value, table, known)
-        columns[field.name] = known[id(value)]
+        columns[name] = known[id(value)]
     return type(record)(**columns)
 
 
@@ -231,7 +230,7 @@ def _at(table: Distinct, rows: NDArray[np.intp]) -> Distinct:
 def _varies(timing: Timing) -> bool:
     """Whether GPU or network differ from layout to layout."""
     engine = timing.engine
-    return varies(timing.network) or any(np.size(getattr(engine, field.name)) > 1 for field in fields(engine))
+    return varies(timing.network) or any(np.size(getattr(engine, name)) > 1 for name in engine.__match_args__)
 
 
 def _widened(found: Step, table: Distinct | None, count: int) -> Step:

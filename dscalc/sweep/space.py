@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dscalc import codes
 from dscalc.cost.axes import Groups, Rule, groups, rules
-from dscalc.cost.factors import alike
+from dscalc.cost.factors import alike, some_rows
 from dscalc.cost.placement import stage_kinds
 from dscalc.frozen import dataclass
 from dscalc.records import Array, Layouts, Mask, ModelShape
@@ -210,12 +210,16 @@ def _own(space: Space) -> Iterator[tuple[str, str, tuple[str, ...], Callable[[La
 
     def same_layers(lay: Layouts, _: Groups) -> Mask:
         last = space.values["recompute_layers"][-1]
-        unread = (lay.recompute != FULL) & (lay.recompute_layers != last)
-        if last < inf:
-            return np.asarray(unread)
-        stages = alike(lay, ("pp", "schedule", "vpp"))
-        most = stages.spread(np.max(stage_kinds(space.shape, stages.rows(lay)).layers, axis=0))
-        return np.asarray(unread | ((lay.recompute_layers >= most) & (lay.recompute_layers != last)))
+        fewer = lay.recompute_layers != last
+        same: Mask = np.asarray((lay.recompute != FULL) & fewer)  # nobody reads how many layers
+        rows = np.flatnonzero((lay.recompute == FULL) & fewer)
+        if last < inf or not rows.size:
+            return same
+        some = some_rows(lay, rows)
+        stages = alike(some, ("pp", "schedule", "vpp"))
+        most = stages.spread(np.max(stage_kinds(space.shape, stages.rows(some)).layers, axis=0))
+        same[rows] = some.recompute_layers >= most  # all of them, however many are said
+        return same
 
     twins: tuple[tuple[tuple[str, ...], Callable[[Layouts, Groups], Mask]], ...] = (
         (("pp", "schedule", "vpp"), same_schedule),
