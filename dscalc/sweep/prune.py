@@ -14,7 +14,7 @@ import numpy as np
 
 from dscalc.cost.axes import groups
 from dscalc.cost.columns import COLUMNS, narrowed
-from dscalc.cost.evaluate import CHUNK_ROWS
+from dscalc.cost.evaluate import CHUNK_ROWS, TIMED_ROWS
 from dscalc.cost.memory import memory
 from dscalc.cost.memory_floor import state_floor_bytes
 from dscalc.cost.step import Step, step
@@ -47,7 +47,7 @@ class Problem:
     top: int
     by: str = "time"  # of rank.KEYS
     fits_anyway: bool = False  # memory does not reject: to find the layout that is nearest to fitting
-    chunk_rows: int = 4 * CHUNK_ROWS  # neighbours share what the step works out once; more rows leave the cache
+    chunk_rows: int = 2 * TIMED_ROWS  # neighbours share what the step works out once; more rows leave the cache
 
 
 @dataclass(frozen=True, slots=True, eq=False)
