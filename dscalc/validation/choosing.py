@@ -10,7 +10,7 @@ import numpy as np
 
 from dscalc.frozen import dataclass
 from dscalc.records import Array
-from dscalc.validation.diagnose import stalled
+from dscalc.validation.diagnose import retried, stalled
 from dscalc.validation.step import HEALTHY_QUALITY, StepPrediction
 from dscalc.validation.step_rows import faulty_sources
 
@@ -48,7 +48,7 @@ def spearman(first: Sequence[float], second: Sequence[float]) -> float:
 
 def spoiled(p: StepPrediction) -> bool:
     """Whether a fault of a cluster, or of the record, decides the time."""
-    return any(flag.startswith(bad) for flag in p.row.row.flags for bad in SPOILED) or stalled(p)
+    return any(flag.startswith(bad) for flag in p.row.row.flags for bad in SPOILED) or stalled(p) or retried(p)
 
 
 def slow_twins(rows: Iterable[StepPrediction]) -> set[str]:

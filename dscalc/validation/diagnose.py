@@ -14,7 +14,7 @@ from dscalc.validation.step import Batch, StepPrediction
 STALL_WITHIN = 0.2  # of a step: so close to the formula of a stall, a run with a pipeline counts as stalled
 FLOOR_WITHIN = 0.25  # of a step: so close to what a floor a layer makes of it
 SLOWER = 1.5  # times the prediction: what no error bar covers
-RETRY_SLOWER, RETRY_SEQUENCES = 2.0, 16  # one micro-batch of so many sequences, so much slower
+RETRY_SEQUENCES = 16  # of the one micro-batch of a step, which holds all of its activations at once
 FABRIC_ROWS, FABRIC_SLOWER = 3, 2.0  # rows that agree on a network this much slower
 TALKS = 0.05  # of a step in communication between nodes: enough to judge the network by
 OUTER = ("communication/dp", "communication/fsdp", "communication/ep")
@@ -56,9 +56,10 @@ def _floored(p: StepPrediction, seconds: float) -> bool:
     return over_nodes and raised and abs(seconds / measured - 1.0) < FLOOR_WITHIN
 
 
-def _retries(p: StepPrediction) -> bool:
+def retried(p: StepPrediction) -> bool:
+    """Whether a run looks like one whose allocator gave memory back and asked again: one large micro-batch, slow."""
     layout = p.row.row.layout
-    slow = p.row.measured_s > RETRY_SLOWER * p.predicted_s
+    slow = p.row.measured_s > SLOWER * p.predicted_s
     return slow and layout.pp == 1 and layout.grad_accum == 1 and layout.micro_batch >= RETRY_SEQUENCES
 
 
@@ -103,7 +104,7 @@ def diagnoses(rows: Sequence[StepPrediction], floored_s: Sequence[float]) -> tup
         for p, s in zip(rows, floored_s, strict=True)
         if s == s and p.row.row.id not in set(stalls) and _floored(p, s)
     ]
-    retries = [p.row.row.id for p in rows if _retries(p)]
+    retries = [p.row.row.id for p in rows if retried(p)]
     taken = {*stalls, *floors, *retries}
     found = [
         Diagnosis(
@@ -121,7 +122,7 @@ def diagnoses(rows: Sequence[StepPrediction], floored_s: Sequence[float]) -> tup
         Diagnosis(
             "allocator_retries",
             tuple(retries),
-            f"{_runs(retries)} of one large micro-batch took over twice as long as predicted: allocator retries?",
+            f"{_runs(retries)} of one large micro-batch took over 1.5 times as long as predicted: allocator retries?",
             "read torch.cuda.memory_stats()['num_alloc_retries']; set expandable_segments or halve the micro-batch",
         ),
     ]
