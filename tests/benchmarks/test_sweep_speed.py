@@ -12,27 +12,24 @@ import json
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from typing import Any
 
+from dscalc.answers.sweep_setup import build_setups, spaces_of
+from dscalc.cost.columns import narrowed
+from dscalc.specs.given import gather
+from dscalc.specs.sweep_options import TABLE
+from dscalc.sweep.prune import Problem, Pruner, chunks, memory_bytes, step_time_s
+
 MOST_S, MOST_BYTES = 30.0, 300 * 2**20
-MOST_FULL_S = 3.0  # a million layouts with memory and time, generous: machines differ and share their caches
+MOST_FULL_S = 3.0  # a million layouts with memory and time; generous: machines differ and share their caches
+ROUNDS = 5  # of each chunk, of which the fastest counts
 GROWTH = 1.25  # of the peak where the space grows tenfold
 WORDS = {"model": "gpt-3-175b", "cluster": "dgx-a100-80g", "gpus": "1024", "global_batch": 1536, "seq_len": 2048}
 SCRIPT = """
 import json, resource, sys, time
 from dscalc.answers.sweep import sweep
-from dscalc.sweep.prune import part  # loads the room
-prune, spent = sys.modules["dscalc.sweep.prune"], {}
-def watch(name):
-    function = getattr(prune, name)
-    def watched(*args):
-        start = time.process_time()
-        result = function(*args)
-        spent[name] = spent.get(name, 0.0) + time.process_time() - start
-        return result
-    setattr(prune, name, watched)
-for name in ("memory_bytes", "step_time_s"):
-    watch(name)
 words = json.loads(sys.argv[1])
 start = time.process_time()
 found = sweep(**words)
@@ -40,14 +37,8 @@ peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 print(json.dumps({
     "cpu_s": time.process_time() - start, "peak_bytes": peak, "candidates": found.candidates,
     "evaluated": found.evaluated, "feasible": found.feasible, "best_s": found.best.row.step_time_s,
-    "memory_us": spent["memory_bytes"] / found.evaluated * 1e6, "time_us": spent["step_time_s"] / found.feasible * 1e6,
 }))
 """
-
-
-def full_us(found: dict[str, Any]) -> float:
-    """Microseconds of a layout, seconds of a million: memory and time."""
-    return float(found["memory_us"] + found["time_us"])
 
 
 def measured(**more: Any) -> dict[str, Any]:
@@ -61,8 +52,7 @@ def measured(**more: Any) -> dict[str, Any]:
         f"time too, in {found['cpu_s']:.1f} s of one core, peak {found['peak_bytes'] / 2**20:.0f} MiB: "
         f"{found['candidates'] / found['cpu_s'] / 1e6:.1f} million candidates a second, "
         f"{found['cpu_s'] / found['evaluated'] * 1e6:.2f} s a million with memory, "
-        f"{found['cpu_s'] / found['feasible'] * 1e6:.2f} s a million with time; evaluating alone: memory "
-        f"{found['memory_us']:.2f} s a million, time {found['time_us']:.2f}, both {full_us(found):.2f}"
+        f"{found['cpu_s'] / found['feasible'] * 1e6:.2f} s a million with time"
     )
     return found
 
@@ -71,8 +61,40 @@ def test_every_axis_of_a_large_job() -> None:
     found = measured()
     assert found["cpu_s"] < MOST_S
     assert found["peak_bytes"] < MOST_BYTES
-    assert full_us(found) < MOST_FULL_S
     assert found["candidates"] > 11_700_000  # what a peer counts for this job
+
+
+def fastest(work: Callable[[], Any]) -> tuple[float, Any]:
+    """Seconds of the fastest of some rounds, and what it gives."""
+    most, result = float("inf"), None
+    for _ in range(ROUNDS):
+        start = time.process_time()
+        result = work()
+        most = min(most, time.process_time() - start)
+    return most, result
+
+
+def test_a_million_in_full() -> None:
+    """Evaluating alone: the legal layouts are found beforehand, nothing is ranked."""
+    given = gather(WORDS, TABLE)
+    setup = build_setups(given)[0]
+    problem = Problem(next(iter(spaces_of(setup, given))), setup.machine, top=1)
+    held = timed = memory_s = time_s = 0.0
+    for ids in chunks(Pruner(problem), 0, 0, 1, {}):
+        seconds, (_, fits) = fastest(lambda ids=ids: memory_bytes(problem, ids))  # type: ignore[misc]
+        held, memory_s = held + ids.size, memory_s + seconds
+        some = ids[fits]
+        if not some.size:
+            continue
+        layouts = narrowed(problem.space.layouts(some), some.size)
+        seconds, _ = fastest(lambda: step_time_s(problem, layouts, some.size))  # noqa: B023 - called at once
+        timed, time_s = timed + some.size, time_s + seconds
+    memory_us, time_us = memory_s / held * 1e6, time_s / timed * 1e6
+    print(
+        f"\n{held:,.0f} layouts with memory, {memory_us:.2f} s a million; {timed:,.0f} with time, {time_us:.2f} s a "
+        f"million; both {memory_us + time_us:.2f} s: {1.0 / (memory_us + time_us):.2f} million a second on one core"
+    )
+    assert memory_us + time_us < MOST_FULL_S
 
 
 def test_memory_is_flat() -> None:
