@@ -20,8 +20,8 @@ MEMORY_REASON = "memory"
 
 # Rows a call where there are many. A call costs one millisecond without the step and three more with it whatever its
 # rows, and larger columns leave the cache. Nanoseconds a row of neighbours in the space of tests/benchmarks, a dense
-# model, memory alone and with the step: 16,384 rows: 530 and 890; 32,768: 530 and 745; 65,536: 590 and 780; of layouts
-# from all over the space with experts 1,100 and, at 32,768, 2,300: they have more kinds of stages.
+# model on busy cores, memory alone and with the step: 16,384 rows: 530 and 890; 32,768: 530 and 745; 65,536: 590 and
+# 780; memory of layouts with experts from all over the space: 1,100, and 2,300 at 32,768, with more kinds of stages.
 CHUNK_ROWS = 16384
 TIMED_ROWS = 2 * CHUNK_ROWS  # with the step, of neighbours
 
