@@ -199,6 +199,7 @@ class StackTable:
     tp_hidden_backward: Array  # 1: a backward collective of each column-parallel layer hides behind its weights'
     message_overlap: Array  # 1: pipeline messages hide behind the next micro-batch
     eager_kernels_bytes: Array  # context beyond the usual one where every kernel is loaded at start
+    dispatch_once: Array  # 1: a routed token crosses to a node (inside one: to a rank) once, not once an expert
     communicators: Array  # NCCL communicators beyond one per parallel group in use
 
 
@@ -390,13 +391,15 @@ class PaceTable:
     elementwise: Array  # passes over memory of element-wise kernels, over those of fused ones
     host_layer_s: Array  # time in which the host launches forward and backward of a layer
     host_layer_low_s: Array  # the same where linear layers run in 8 bits or fewer
-    host_expert_s: Array  # added by a layer with experts
+    host_moe_layer_s: Array  # the same of a layer with experts, at any precision
+    host_expert_s: Array  # added to a layer by each expert of the rank: products of single experts leave gaps
     loss_passes: Array  # 16-bit passes over the logits, head and loss together
     tp_exposed: Array  # share of tensor-parallel communication that compute does not hide
     dp_exposed: Array  # share of gradient and weight communication exposed without sharded gradients (ZeRO-0)
     dp_exposed_sharded: Array  # the same with ZeRO-1 and 2
     dp_exposed_pipeline: Array  # at least this share in a pipeline with several micro-batches
     pp_exposed: Array
+    routing_passes: Array  # 16-bit passes over routed tokens, forward and backward
     ep_exposed: Array
     overlap_power: Array  # q of (compute^q + gather^q)^(1/q), FSDP: 1 adds, infinity takes the larger
     message_s: Array  # of a pipeline message beside its transfer: handshake, and the host that waits for it
@@ -425,7 +428,7 @@ class PaceConstants:
     optimizer_bytes: float  # memory traffic of a fused optimizer per owned parameter
     expert_slowdown: float  # of matrix products of experts
     expert_low_power: float  # of the gain of low precision that they get: 1 all of it, 0 none
-    routing_passes: float  # 16-bit passes over routed tokens
+    expert_weight_passes: float  # 16-bit passes over the experts of a rank, each micro-batch
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -441,9 +444,6 @@ class ErrorBars:
     always: float  # of the step, whatever it consists of
     always_new_gpu: float  # in addition, on a GPU that was not measured
     always_experts: float  # in addition, of a model with experts: releases of one framework differ by a third
-    slower_unmeasured: (
-        float  # bars of stacks that were not measured lean to longer times: by this much of all but linear layers
-    )
     low: float  # in addition, of linear layers in 8 bits or fewer
     unmeasured: Array  # (codes,): 1 for a stack without measured numbers
     unmeasured_gpu: Array | float  # (n,) or one: 1 where no published run of the GPU took part

@@ -10,6 +10,7 @@ import numpy as np
 
 from dscalc.answers.envelope import Warning, envelope
 from dscalc.answers.fit_profile import Profiled, profiled
+from dscalc.calibrate.log_text import printed
 from dscalc.calibrate.logs import read_log
 from dscalc.calibrate.measurements import HALVES, Check, Compute, Read, Table
 from dscalc.calibrate.table_checks import PLAIN, SCALED, Stated
@@ -123,6 +124,7 @@ class FitAnswer:
             "format": log.format,
             "tables": self.to_json_tables(log),
             "compute": self.to_json_compute(log),
+            "network": log.network or None,
             "notes": list(log.notes),
         }
 
@@ -218,6 +220,7 @@ def fit(
     nodes: int | None = None,
     step: str | os.PathLike[str] | None = None,
     compare: bool = False,
+    compare_with: str | None = None,
     output: str | os.PathLike[str] | None = None,
     **options: object,
 ) -> FitAnswer:
@@ -231,7 +234,8 @@ def fit(
         ranks: members of the group, where the logs do not say it.
         nodes: nodes that the group lies on, where the logs do not say it.
         step: a CSV file of measured steps: columns named as the options of ``dscalc step``, and ``step_time_s``.
-        compare: set the shipped profile of that kind of node beside it.
+        compare: set the shipped profile of that kind of node and network beside it.
+        compare_with: set this shipped cluster beside it.
         output: where the profile is to be written; its text is ``profiled.text``.
         options: ``cluster``, ``gpu``, ``gpus_per_node``, ``interconnect`` and ``profile``: what was measured.
 
@@ -263,11 +267,11 @@ def fit(
     found = profiled(
         logs,
         gather(options),
-        comparing=compare,
+        comparing=compare_with or compare,
         step_file=None if step is None else os.fspath(step),
         output=None if output is None else os.fspath(output),
     )
-    twice = tuple(file for file, count in counts.items() if count > 1)
+    twice = tuple(printed(file) for file, count in counts.items() if count > 1)
     return FitAnswer(tuple(logs), tuple(left_out), twice, stated, rows, found)
 
 

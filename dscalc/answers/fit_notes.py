@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dscalc.answers.envelope import Warning
-from dscalc.calibrate.compare import Compared, Kernel
 from dscalc.calibrate.fit import Calibration, Fit
 from dscalc.calibrate.measurements import Read
 from dscalc.calibrate.profile import UNSAID, Base, impossible
 from dscalc.calibrate.series import LIKELY_NODE
 from dscalc.errors import DscalcError
-from dscalc.specs.cluster import ClusterSpec
 from dscalc.specs.hardware import GpuSpec
 from dscalc.specs.store import load_gpu
-from dscalc.units import format_flop_rate, format_rate, format_size
+from dscalc.units import format_flop_rate, format_size
 
 MAKERS = ("NVIDIA ", "Tesla ", "AMD Instinct ", "AMD ")  # words that drivers put before a name
 MOST_RUNS = 3  # of one thing that a warning names
@@ -135,23 +133,4 @@ def _impossible_products(found: Calibration, gpu: GpuSpec) -> Iterator[Warning]:
                 "faster_than_peak",
                 f"{gemm.source}: {rate} in {gemm.dtype or UNSAID} is more than {gpu.id} has at best; left out",
                 "say which GPU it was with --gpu, or give a log that says its data type",
-            )
-
-
-def slow_links(beside: Sequence[Compared], usual: ClusterSpec) -> Iterator[Warning]:
-    for each in beside:
-        if each.verdict == "slow":
-            yield Warning(
-                "slow_link",
-                f"{each.key.words} reaches {format_rate(each.busbw_bytes_per_s)} of bus bandwidth, "
-                f"{each.fraction:.0%} of what {usual.id} gives ({format_rate(each.usual_busbw_bytes_per_s)})",
-                each.causes[0],
-            )
-
-
-def slow_kernels(kernels: Sequence[Kernel], gpu: GpuSpec) -> Iterator[Warning]:
-    for each in kernels:
-        if each.verdict == "slow":
-            yield Warning(
-                "slow_gpu", f"{each.what} reach {each.fraction:.0%} of what is usual on {gpu.id}", each.causes[0]
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,24 +9,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dscalc.answers.envelope import Assumption, Warning
-from dscalc.answers.fit_notes import known_gpu, notes_of, notes_of_hardware, slow_kernels, slow_links
+from dscalc.answers.fit_compare import Beside, beside
+from dscalc.answers.fit_notes import known_gpu, notes_of, notes_of_hardware
 from dscalc.answers.fit_steps import StepFactors, fit_step_file
-from dscalc.calibrate.compare import Compared, Kernel, compare, compare_gpu
 from dscalc.calibrate.fit import Calibration, Fit, fit_logs
 from dscalc.calibrate.fit_line import piecewise_time_s
 from dscalc.calibrate.measurements import Read
 from dscalc.calibrate.profile import Base, cluster_record, profile_text
 from dscalc.calibrate.series import LIKELY_NODE
 from dscalc.cost.measured import bus_volume
-from dscalc.errors import DscalcError, InputError, MissingLibraryError
+from dscalc.errors import InputError, MissingLibraryError
 from dscalc.frozen import dataclass
 from dscalc.specs.cluster import ClusterSpec
 from dscalc.specs.hardware import GpuSpec
-from dscalc.specs.network import load_interconnect, lower_network
-from dscalc.specs.store import cluster_ids, load_cluster, load_gpu, load_profile_file
+from dscalc.specs.network import load_interconnect
+from dscalc.specs.store import load_cluster, load_gpu, load_profile_file
 
-USUAL_PROVIDER = "on-prem"  # whose nodes stand for a kind where several clusters have it
-STANDARD: dict[str, Any] = {"model": "llama-3-8b", "zero": 3, "seq_len": 4096}  # a layout that most networks see
 CHART_POINTS = 200
 
 
@@ -43,15 +40,6 @@ class Drawn(NamedTuple):
     fitted_bytes_per_s: list[float]
 
 
-class Effect(NamedTuple):
-    """A standard layout's step on the shipped cluster, and with what was measured."""
-
-    words: str
-    gpus: int
-    usual_s: float
-    measured_s: float
-
-
 class SeveralGpusError(InputError):
     """Logs of different GPUs, which make no one profile."""
 
@@ -64,10 +52,7 @@ class Profiled:
     base: Base | None
     record: Mapping[str, Any] | None
     profile_path: str | None
-    compared: tuple[Compared, ...]
-    kernels: tuple[Kernel, ...]
-    compared_with: str
-    effect: Effect | None
+    beside: Beside | None
     steps: StepFactors | None
     assumptions: tuple[Assumption, ...]
     warnings: tuple[Warning, ...]
@@ -112,12 +97,7 @@ class Profiled:
                 {**c.key._asdict(), "kept": c.kept, "left": c.left, "time_ratio": c.ratio} for c in self.found.conflicts
             ],
             "refused": [{"table": table, "reason": reason} for table, reason in self.found.refused],
-            "compared": [
-                {**c.key._asdict(), **{k: v for k, v in c._asdict().items() if k != "key"}} for c in self.compared
-            ],
-            "compared_kernels": [kernel._asdict() for kernel in self.kernels],
-            "compared_with": self.compared_with or None,
-            "effect": self.effect._asdict() if self.effect else None,
+            **_beside_json(self.beside),
             "steps": self.steps.to_json() if self.steps else None,
             "profile_path": self.profile_path,
         }
@@ -128,7 +108,7 @@ def profiled(
     given: Mapping[str, Any],
     *,
     nodes: int | None = None,
-    comparing: bool = False,
+    comparing: bool | str = False,
     step_file: str | None = None,
     output: str | None = None,
 ) -> Profiled:
@@ -138,7 +118,7 @@ def profiled(
         read: the logs as readers found them.
         given: parsed options; reads ``gpu``, ``cluster``, ``gpus_per_node``, ``interconnect`` and ``profile``.
         nodes: nodes of each group, where a log does not say [count].
-        comparing: set the shipped profile of that kind of node beside it.
+        comparing: set the shipped profile of that kind of node beside it, or the one of this name.
         step_file: a CSV file of the user's own steps.
         output: where the profile will be written; None: nowhere.
 
@@ -184,24 +164,16 @@ def profiled(
             steps = fit_step_file(step_file, record)
             record = cluster_record(found, base, name, steps.record())
             warnings += steps.warnings
-    beside: tuple[Compared, ...] = ()
-    kernels: tuple[Kernel, ...] = ()
-    usual: ClusterSpec | None = None
-    if comparing and base is not None:
-        usual = cluster if cluster is not None and "cluster" in given else _shipped_kind(base)
-        beside = compare(found.fits, usual, lower_network(usual).network)
-        kernels = compare_gpu(found.gemms, found.copies, base.gpu)
-        warnings += [*slow_links(beside, usual), *slow_kernels(kernels, base.gpu)]
-    effect = _effect(usual, record, found) if usual is not None and record is not None else None
+    compared: Beside | None = None
+    if comparing and base is not None and record is not None:
+        compared = beside(found, read, base, record, given, comparing if isinstance(comparing, str) else "")
+        warnings += compared.warnings
     return Profiled(
         found=found,
         base=base,
         record=record,
         profile_path=output,
-        compared=beside,
-        kernels=kernels,
-        compared_with=usual.id if usual else "",
-        effect=effect,
+        beside=compared,
         steps=steps,
         assumptions=tuple(assumptions),
         warnings=tuple(warnings),
@@ -216,10 +188,7 @@ def _unfitted(error: MissingLibraryError) -> Profiled:
         base=None,
         record=None,
         profile_path=None,
-        compared=(),
-        kernels=(),
-        compared_with="",
-        effect=None,
+        beside=None,
         steps=None,
         assumptions=(),
         warnings=(Warning("no_fits", f"no fits: {missing}", how),),
@@ -277,42 +246,11 @@ def _base(
         return Base(gpu, inside, None, joined), []
     usual = int(gpu.gpus_per_node.base) if gpu.gpus_per_node is not None else LIKELY_NODE
     most = max((-(-k.ranks // k.nodes) for k in keys), default=usual)
-    whole = max(most, usual)
+    across = max((-(-k.ranks // k.nodes) for k in keys if k.nodes > 1), default=1)
+    # a run over nodes takes all GPUs of each, or one; within a node it may take any number
+    whole = across if 1 < across == most else max(most, usual)
     why = f"usual host of {gpu.id}" if whole == usual else "most ranks of a node in the logs"
     return Base(gpu, whole, None, joined), [Assumption("gpus_per_node", whole, "GPUs", "assumed", why)]
-
-
-def _shipped_kind(base: Base) -> ClusterSpec:
-    """The shipped cluster with such nodes: the one that is nobody's cloud, where several are."""
-    kinds = [load_cluster(name).spec for name in cluster_ids()]
-    same = [c for c in kinds if c.gpu == base.gpu.id and c.gpus_in_node == base.gpus_per_node and c.tiers]
-    own = [c for c in same if c.provider.startswith(USUAL_PROVIDER)] or same
-    if not own:
-        raise InputError(
-            f"no shipped cluster has nodes of {base.gpus_per_node} {base.gpu.id}; name one with --cluster",
-            where="--compare",
-        )
-    return own[0]
-
-
-# --------------------------------------------------------------------------------------------------------------- effect
-def _effect(usual: ClusterSpec, record: Mapping[str, Any], found: Calibration) -> Effect | None:
-    """A standard layout's step with and without what was measured."""
-    from dscalc.answers.step import step
-
-    ranks = [fit.series.key.ranks for fit in found.fits if fit.series.key.nodes > 1]
-    gpus = max(ranks, default=usual.gpus_in_node)
-    gpus = max(usual.gpus_in_node, gpus // usual.gpus_in_node * usual.gpus_in_node)
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "measured.json"
-        file.write_text(profile_text(record), encoding="utf-8")
-        try:
-            before = step(**STANDARD, cluster=usual.id, gpus=gpus)
-            after = step(**STANDARD, profile=str(file), gpus=gpus)
-        except DscalcError:  # a part that no step is predicted for
-            return None
-    words = f"{STANDARD['model']} with ZeRO-{STANDARD['zero']} on {gpus} GPUs"
-    return Effect(words, gpus, before.step_time_s, after.step_time_s)
 
 
 def _drawn(fit: Fit) -> Drawn:
@@ -352,6 +290,19 @@ def _fit_json(fit: Fit) -> dict[str, Any]:
         "median_error_fraction": float(np.median(fit.error)),
         "n": series.cells,
         "source": series.source,
+    }
+
+
+def _beside_json(found: Beside | None) -> dict[str, Any]:
+    if found is None:
+        names = ("compared_with", "compared_why", "effect")
+        return {"compared": [], "compared_kernels": [], **dict.fromkeys(names)}
+    return {
+        "compared": [{**c.key._asdict(), **{k: v for k, v in c._asdict().items() if k != "key"}} for c in found.groups],
+        "compared_kernels": [kernel._asdict() for kernel in found.kernels],
+        "compared_with": found.cluster.id,
+        "compared_why": found.why,
+        "effect": found.effect._asdict() if not isinstance(found.effect, str) else None,
     }
 
 

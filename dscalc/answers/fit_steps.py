@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -77,11 +77,12 @@ class StepFactors:
         """What a reader should know before trusting the factors."""
         found = []
         if not self.fit.values:
-            text = f"{self.file}: {len(self.rows)} steps identify no factor of {self.stack}"
+            steps = "one step identifies" if len(self.rows) == 1 else f"{len(self.rows)} steps identify"
+            text = f"{self.file}: {steps} no factor of {self.stack}: several of them could explain what was measured"
             found.append(
                 Warning("not_identified", text, "add steps of other micro-batches, sequence lengths and layouts")
             )
-        if self.error("left_out_s") > FAR:
+        if len(self.rows) > 1 and self.error("left_out_s") > FAR:
             text = f"{self.file}: left out one by one, steps are still {self.error('left_out_s'):.0%} off in the median"
             found.append(Warning("steps_unexplained", text, "look at the worst of them with dscalc step --measured"))
         return found
@@ -138,9 +139,10 @@ def fit_step_file(path: str, record: Mapping[str, Any]) -> StepFactors:
         raise InputError(f"steps of several stacks ({', '.join(stacks)}); fit one at a time", where=path)
     sent = [_sent(each) for each in inputs]
     fit = fit_factors(lambda factors: _predict(inputs, sent, factors), np.asarray(measured))
+    alike = {name for name in cells[0][1] if len(cells) > 1 and len({row[name] for _, row in cells}) == 1}
     columns = zip(cells, measured, fit.before_s, fit.after_s, fit.left_out_s, strict=True)
     rows = [
-        StepRow(line, _words(row), seconds, float(before), float(after), float(left))
+        StepRow(line, _words(row, alike), seconds, float(before), float(after), float(left))
         for (line, row), seconds, before, after, left in columns
     ]
     return StepFactors(path, stacks[0], fit, tuple(rows))
@@ -159,14 +161,16 @@ def _predict(inputs: Sequence[Inputs], sent: Sequence[Exchange], factors: Mappin
     for each, wire in zip(inputs, sent, strict=True):
         gpu, shape = each.case.machine.gpu, each.case.model.shape
         assert gpu is not None  # noqa: S101 - a step has one
-        c = calibrated(gpu, sustained, each.case.layout.spec.stack, each.engine, each.table)
+        spec = each.case.layout.spec
+        c = calibrated(gpu, sustained, spec.stack, spec.precision, each.engine, each.table)
         took = timed_step(shape, each.layouts, c.engine, c.table, each.constants, wire, each.case.adapters)
         found.append(float(took.step_time_s[0]))
     return np.asarray(found)
 
 
-def _words(row: Mapping[str, str]) -> str:
-    return ", ".join(f"{k} {v}" for k, v in row.items() if v and k not in MEASURED)
+def _words(row: Mapping[str, str], alike: Set[str]) -> str:
+    """What sets a row apart from the others."""
+    return ", ".join(f"{k} {v}" for k, v in row.items() if v and k not in MEASURED and k not in alike)
 
 
 def _seconds(row: Mapping[str, str]) -> float:

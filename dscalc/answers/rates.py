@@ -120,7 +120,8 @@ def compute_rate(given: Mapping[str, Any], machine: Machine, precision: str) -> 
     if fraction is not None:
         words = f"{fraction:g} of the {precision} peak"
         return Rate(fraction * peak, "given", f"--peak-fraction {fraction:g} of {gpu.id}", words)
-    best = gpu.matmul.of(precision)
+    own = machine.cluster.sustained.matmul.of(precision) if machine.cluster is not None else None
+    best = own or gpu.matmul.of(precision)
     if best is not None:
         note = f" ({best.note})" if best.note else ""
         return Rate(best.base, best.kind, f"matmul of {gpu.id}: {best.source}{note}", f"best {precision} matmul")

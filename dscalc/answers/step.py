@@ -122,7 +122,6 @@ class StepAnswer:
     low_s: float
     high_s: float
     error_fraction: float
-    error_slower_fraction: float
     error_parts: tuple[ErrorPart, ...]
     tokens_per_s: float
     tokens_per_s_per_gpu: float
@@ -167,7 +166,6 @@ SCALARS = (
     "low_s",
     "high_s",
     "error_fraction",
-    "error_slower_fraction",
     "tokens_per_s",
     "tokens_per_s_per_gpu",
     "samples_per_s",
@@ -244,7 +242,7 @@ def answer(
         for leaf in found.terms
     )
     width, bar_notes = step_bar(inputs, found, inputs.layouts)
-    half, middle = float(width.half_width_fraction[0]), float(width.slower_fraction[0])
+    half = float(width.half_width_fraction[0])
     faster, slower = (float(np.hypot(half, own)) for own in inputs.spread(seconds))
     over = float(found.bubble_over_ideal[0])
     answered = StepAnswer(
@@ -253,10 +251,9 @@ def answer(
         step_time_s=seconds,
         lower_s=float(found.lower_s[0]),
         upper_s=float(found.upper_s[0]),
-        low_s=seconds * float(np.exp(middle - faster)),
-        high_s=seconds * float(np.exp(middle + slower)),
+        low_s=seconds * float(np.exp(-faster)),
+        high_s=seconds * float(np.exp(slower)),
         error_fraction=max(faster, slower),
-        error_slower_fraction=middle,
         error_parts=_parts(width),
         tokens_per_s=tokens / seconds,
         tokens_per_s_per_gpu=tokens / seconds / spec.gpus,
@@ -300,8 +297,6 @@ def step_bar(inputs: Inputs, found: Step, layouts: Layouts) -> tuple[Bar, tuple[
     words = ", ".join(f"{p.what} {p.fraction:.0%}" for p in largest)
     why = "" if is_measured(stack) else f"; no published run of stack {stack} took part in the fit"
     why += "; nor of this GPU" if bars.unmeasured_gpu and why else "; no run of this GPU" if bars.unmeasured_gpu else ""
-    middle = float(width.slower_fraction[0])
-    why += f"; such stacks are likelier slower: the bar's middle lies {middle:.0%} above the step" if middle else ""
     source = f"half-width that holds four of five runs of left-out sources; largest parts, in squares: {words}{why}"
     first = Noted("error_fraction", float(width.half_width_fraction[0]), "fraction", "fitted", source)
     return width, (first, *bar_notes())
@@ -353,7 +348,7 @@ def step_inputs(given: Mapping[str, Any], case: Case) -> tuple[Inputs, tuple[Not
     table, constants = with_faults(pace_table(), cluster.faults if cluster else ()), pace_constants()
     slower: tuple[tuple[Engine, PaceTable], ...] = ()
     if cluster is not None and cluster.sustained.model_dump() != Sustained.trusted({}).model_dump():
-        found = calibrated(gpu, cluster.sustained, spec.stack, record, table)
+        found = calibrated(gpu, cluster.sustained, spec.stack, spec.precision, record, table)
         record, table, slower = found.engine, found.table, found.slower
         replaced = {n.name for n in found.notes}
         notes = (*(n for n in notes if n.name not in replaced), *found.notes)

@@ -49,11 +49,15 @@ def _table(**columns: float) -> Change:
     return changed
 
 
-def _scaled(column: str, factor: float) -> Change:
-    """One number of the stack multiplied."""
+HOST = ("host_layer_s", "host_layer_low_s", "host_moe_layer_s", "host_expert_s")
+
+
+def _scaled(factor: float, *columns: str) -> Change:
+    """Numbers of the stack multiplied."""
 
     def changed(inputs: Inputs) -> Inputs:
-        return replace(inputs, table=replace(inputs.table, **{column: getattr(inputs.table, column) * factor}))
+        scaled = {column: getattr(inputs.table, column) * factor for column in columns}
+        return replace(inputs, table=replace(inputs.table, **scaled))
 
     return changed
 
@@ -122,7 +126,7 @@ SLOWER: tuple[tuple[str, str, Change, str], ...] = (
     (
         "the host launches half as fast",
         "host",
-        lambda i: _scaled("host_layer_s", 2.0)(_scaled("host_layer_low_s", 2.0)(_scaled("host_expert_s", 2.0)(i))),
+        _scaled(2.0, *HOST),
         "time a step at twice the micro-batch: if it takes the same, the host is the limit; try CUDA graphs",
     ),
     (
@@ -160,7 +164,7 @@ FASTER: tuple[tuple[str, str, Change, str], ...] = (
     (
         "the host is never waited for",
         "host",
-        _table(host_layer_s=0.0, host_layer_low_s=0.0, host_expert_s=0.0),
+        _scaled(0.0, *HOST),
         "CUDA graphs or a compiled step do that",
     ),
     (
@@ -172,7 +176,7 @@ FASTER: tuple[tuple[str, str, Change, str], ...] = (
     (
         "attention runs at the rate of the newest kernel",
         "kernels",
-        lambda i: _scaled("flash_fraction", float("nan"))(_engine("flash_fraction", 1.5)(i)),
+        lambda i: _scaled(float("nan"), "flash_fraction")(_engine("flash_fraction", 1.5)(i)),
         "compare attention's share in a trace",
     ),
 )

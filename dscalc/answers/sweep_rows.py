@@ -127,8 +127,8 @@ def rows_of(setup: Setup, space: Space, ids: Ids, ranks: Sequence[int]) -> list[
 
     flop = column(model_flop(DEFAULT_CONVENTION, space.shape, layouts))
     nominal = float(setup.inputs.engine.nominal_flop_per_s[0])
-    half, middle = bar_of(setup, space, layouts, timed)
-    low, high = np.exp(middle - half).tolist(), np.exp(middle + half).tolist()
+    half = bar_of(setup, space, layouts, timed)
+    low, high = np.exp(-half).tolist(), np.exp(half).tolist()
     groups = {name: _sums(timed, prefixes, n) for name, prefixes in KINDS}
     hidden = [max(0.0, v) for v in column(_hidden(timed))]
     columns = {
@@ -179,14 +179,14 @@ def rows_of(setup: Setup, space: Space, ids: Ids, ranks: Sequence[int]) -> list[
     return found
 
 
-def bar_of(setup: Setup, space: Space, layouts: Layouts, timed: Step) -> tuple[Array, Array]:
-    """Half-width and middle of the error bar of each row's logarithm: the one place where a sweep asks for it."""
+def bar_of(setup: Setup, space: Space, layouts: Layouts, timed: Step) -> Array:
+    """Half-width of the error bar of each row's logarithm: the one place where a sweep asks for it."""
     found = step_bar(setup.inputs, timed, layouts)[0]
     shape = (len(timed.step_time_s),)
-    half, middle = np.broadcast_to(found.half_width_fraction, shape), np.broadcast_to(found.slower_fraction, shape)
+    half = np.broadcast_to(found.half_width_fraction, shape)
     if setup.inputs.network.network.measured or setup.inputs.slower:
         half = np.hypot(half, _measured_error(setup, space, layouts, timed))
-    return np.asarray(half), np.asarray(middle)
+    return np.asarray(half)
 
 
 def _measured_error(setup: Setup, space: Space, layouts: Layouts, timed: Step) -> Array:

@@ -1,23 +1,28 @@
-"""The few factors of a stack that a user's own steps identify: what they do not tell of stays as it ships."""
+"""The few factors of a stack that a user's own steps identify: what they do not tell of stays as it ships.
+
+All factors are fitted at once, each with a belief of how far it may be off. So the error of one holds what the others
+may be, and a single slow step, which any of them would explain, identifies none.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from dscalc.calibrate.fit_line import Value
+from dscalc.calibrate.fit_line import Value, small_sample
 from dscalc.calibrate.soft_fit import soft_step
 from dscalc.frozen import dataclass
 from dscalc.records import Array
 
 NUDGE = 0.02  # of a logarithm, for derivatives
 FARTHEST = 0.5  # a round moves no logarithm by more
-ROUNDS = 6
-SCALE = 0.03  # relative error of one step that a model with the right factors predicts
-CORNER = 0.06
-TELLS = 0.6  # of a prior's width: a factor known no better than that is not identified
+ROUNDS = 8
+SCALE = 0.05  # relative error of one step that a model with the right factors predicts: the median of published sources
+BELIEF = 4  # steps that this counts for beside those measured
+CORNERS = 2.0  # such errors, beyond which one counts linearly
+TELLS = 0.6  # of a belief's width: a factor known no better than that is not identified
 SETTLED = 1e-4
 
 
@@ -66,71 +71,50 @@ def fit_factors(predict: Predict, measured_s: Array) -> Factors:
     Returns:
         The factors.
     """
+    count, width = len(measured_s), np.array([f.width for f in FACTORS])
     before = predict({})
-    count = len(measured_s)
-    free = list(FACTORS)
-    log_values: Array = np.zeros(len(free))
-    stderr: Array = np.zeros(len(free))
-    slope: Array = np.zeros((count, len(free)))
-    while free:
-        log_values, stderr, slope = _fit(predict, measured_s, free)
-        tells = [s <= TELLS * f.width for s, f in zip(stderr, free, strict=True)]
-        if all(tells) and len(free) <= count:
-            break
-        # the one that says least goes first; the others may then say more
-        free.pop(int(np.argmax(stderr / np.array([f.width for f in free]))))
-        log_values, stderr = np.zeros(len(free)), np.zeros(len(free))
-    values = _named(free, log_values)
-    after = predict(values) if free else before
-    off = np.log(after / measured_s)
-    spread = float(np.sqrt(np.sum(off**2) / max(count - len(free), 1))) / SCALE
-    stretch = max(1.0, spread)
-    known = {
-        f.name: Value(float(np.exp(v)), float(np.exp(v) * s * stretch), count)
-        for f, v, s in zip(free, log_values, stderr, strict=True)
-    }
-    unknown = tuple(f.name for f in FACTORS if f.name not in known)
-    return Factors(known, unknown, before, after, _left_out(before, after, measured_s, free, log_values, slope))
-
-
-def _named(free: Sequence[Factor], log_values: Array) -> dict[str, float]:
-    return {f.name: float(np.exp(v)) for f, v in zip(free, log_values, strict=True)}
-
-
-def _fit(predict: Predict, measured_s: Array, free: Sequence[Factor]) -> tuple[Array, Array, Array]:
-    """Logarithms, their standard errors, and the last derivatives."""
-    prior, width = np.zeros(len(free)), np.array([f.width for f in free])
-    values = prior.copy()
-    weight = np.ones(len(measured_s))
-    slope: Array = np.zeros((len(measured_s), len(free)))
-    information: Array = np.eye(len(free))
+    here, values, scale = before, np.zeros(len(FACTORS)), SCALE
+    slope: Array = np.zeros((count, len(FACTORS)))
+    information: Array = np.diag(1.0 / width**2)
     for _ in range(ROUNDS):
-        here = predict(_named(free, values))
-        nudged = [predict(_named(free, values + NUDGE * np.eye(len(free))[k])) for k in range(len(free))]
+        nudged = [predict(_named(values + NUDGE * nudge)) for nudge in np.eye(len(FACTORS))]
         slope = np.stack([np.log(trial / here) / NUDGE for trial in nudged], axis=1)
         error = np.log(here / measured_s)
-        change, information = soft_step(values, prior, width, error, slope, weight, scale=SCALE, corner=CORNER)
+        change, information = _step(values, width, error, slope, scale)
+        left = error + slope @ change
+        scale = float(np.sqrt((BELIEF * SCALE**2 + np.sum(left**2)) / (BELIEF + max(count - len(FACTORS), 0))))
         change = np.clip(change, -FARTHEST, FARTHEST)
         values = values + change
+        here = predict(_named(values))
         if np.abs(change).max() < SETTLED:
             break
-    return values, np.sqrt(np.diag(np.linalg.inv(information))), slope
+    stderr = np.sqrt(np.diag(np.linalg.inv(information))) * small_sample(BELIEF + max(count - len(FACTORS), 0), 0)
+    known = stderr <= TELLS * width
+    found = {
+        f.name: Value(float(np.exp(v)), float(np.exp(v) * s), count)
+        for f, v, s, told in zip(FACTORS, values, stderr, known, strict=True)
+        if told
+    }
+    if not found:
+        return Factors({}, tuple(f.name for f in FACTORS), before, before, before)
+    after = predict({name: value.value for name, value in found.items()})
+    moved = np.stack(list(_without_each(values, width, np.log(here / measured_s), slope, scale)))
+    left_out = after * np.exp(np.sum(slope[:, known] * moved[:, known], axis=1))
+    return Factors(found, tuple(f.name for f in FACTORS if f.name not in found), before, after, left_out)
 
 
-def _left_out(
-    before: Array, after: Array, measured_s: Array, free: Sequence[Factor], log_values: Array, slope: Array
-) -> Array:
-    """Each step by the factors of the others, to first order."""
-    if not free or len(measured_s) < 2:
-        return before
-    prior, width = np.zeros(len(free)), np.array([f.width for f in free])
-    error = np.log(after / measured_s)
-    found = np.empty(len(measured_s))
-    for i in range(len(measured_s)):
-        others = np.arange(len(measured_s)) != i
-        weight = np.ones(int(others.sum()))
-        change, _ = soft_step(
-            log_values, prior, width, error[others], slope[others], weight, scale=SCALE, corner=CORNER
-        )
-        found[i] = after[i] * float(np.exp(slope[i] @ change))
-    return found
+def _named(log_values: Array) -> dict[str, float]:
+    return {f.name: float(np.exp(v)) for f, v in zip(FACTORS, log_values, strict=True)}
+
+
+def _step(values: Array, width: Array, error: Array, slope: Array, scale: float) -> tuple[Array, Array]:
+    """The best change of the logarithms, to first order, and their information."""
+    weight, corner = np.ones(len(error)), CORNERS * scale
+    return soft_step(values, np.zeros(len(values)), width, error, slope, weight, scale=scale, corner=corner)
+
+
+def _without_each(values: Array, width: Array, error: Array, slope: Array, scale: float) -> Iterator[Array]:
+    """How the logarithms change without each of the steps, to first order."""
+    for i in range(len(error)):
+        others = np.arange(len(error)) != i
+        yield _step(values, width, error[others], slope[others], scale)[0]

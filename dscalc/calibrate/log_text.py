@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import unicodedata
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -36,10 +37,24 @@ _MARKS = (
     (b"\xef\xbb\xbf", "utf-8-sig"),
 )
 
-_BLANKS = dict.fromkeys((*range(9), *range(10, 32), *range(127, 160)), " ")  # control characters but the tab
+
+class _Printed(dict[int, str]):
+    """Characters as they are kept: no command to a terminal, nothing that turns text around or cannot be seen."""
+
+    def __missing__(self, code: int) -> str:
+        letter = chr(code)
+        if not letter.isprintable() and letter != "\t":
+            kind = unicodedata.category(letter)
+            letter = "" if kind == "Cf" else " " if kind[0] == "Z" or kind == "Cc" else "\N{REPLACEMENT CHARACTER}"
+        self[code] = letter
+        return letter
+
+
+_PRINTED = _Printed()
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")
 _NOISE = re.compile(  # a line of NCCL or RCCL that begins anywhere
     r"(?:\[\d{4}-\d\d-\d\d[ T][\d:.,]+\] ?)?[A-Za-z][\w.-]{0,80}:\d+:\d+ (?:\[\w+\] )?"
+    r"(?:[\w./-]{1,80}:\d{1,6} )?"  # warnings name their place in the source
     r"[NR]CCL (?:INFO|WARN|TRACE|ERROR|ABORT|CALL)\b"
 )
 _TAG = re.compile(
@@ -94,7 +109,7 @@ def load(path: str | os.PathLike[str]) -> Log:
     Raises:
         InputError: no such file, too large, or no text.
     """
-    name = os.fspath(path)
+    name = printed(os.fspath(path))
     if name == "-":
         data = sys.stdin.buffer.read(LIMIT_BYTES + 1)
         if len(data) > LIMIT_BYTES:
@@ -139,6 +154,15 @@ def decode(data: bytes, name: str) -> str:
     return data.decode("utf-8", "replace").replace("\x00", "")
 
 
+def printed(text: str) -> str:
+    """A text that can be shown: control characters are blanks, those that cannot be seen are left out.
+
+    >>> printed("gpu\\u202e07\\x1b[31m")
+    'gpu07 [31m'
+    """
+    return text if text.isprintable() else text.translate(_PRINTED)
+
+
 def split_lines(text: str) -> Iterator[Line]:
     """Lines without colours, without line ends, cut to a bounded length."""
     ending = "\n" if "\n" in text else "\r"  # the line ends of very old machines
@@ -154,8 +178,7 @@ def split_lines(text: str) -> Iterator[Line]:
             clean = shown[:LIMIT_LINE]
             if "\x1b" in clean:
                 clean = _ESCAPE.sub("", clean)
-            if not clean.isprintable():
-                clean = clean.translate(_BLANKS)
+            clean = printed(clean)
             noise = ""
             if "CCL " in clean:
                 message = _NOISE.search(clean)

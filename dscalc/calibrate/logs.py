@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from dscalc.calibrate import gemm_logs, nccl_tests, record_logs, rows, torch_logs
+from dscalc.calibrate.log_network import network_named
 from dscalc.calibrate.log_text import Log, load
 from dscalc.calibrate.measurements import Read
 from dscalc.calibrate.table_checks import NOTHING_STATED, Stated
@@ -70,18 +71,29 @@ def read_text(log: Log, stated: Stated = NOTHING_STATED) -> Read:
             found.append(form.read(log, stated))
             if form.alone:
                 break
-    useful = [one for one in found if one.tables or one.compute]
+    useful = [one for one in _each_line_once(found) if one.tables or one.compute]
     if not useful:
         raise InputError(_why(log, found), where=log.name)
+    network = network_named(log.text)
     if len(useful) == 1:
-        return useful[0]
+        return useful[0]._replace(network=network)
     return Read(
         log.name,
         " + ".join(one.format for one in useful),
         tuple(table for one in useful for table in one.tables),
         tuple(kernel for one in useful for kernel in one.compute),
         tuple(note for one in useful for note in one.notes),
+        network,
     )
+
+
+def _each_line_once(found: Sequence[Read]) -> Iterator[Read]:
+    """What readers found, less tables whose every line an earlier reader took."""
+    taken: set[int] = set()
+    for one in found:
+        tables = tuple(table for table in one.tables if not taken.issuperset(table.line.tolist()))
+        taken.update(line for table in tables for line in table.line.tolist())
+        yield one if len(tables) == len(one.tables) else one._replace(tables=tables, notes=())
 
 
 def _why(log: Log, found: Sequence[Read]) -> str:

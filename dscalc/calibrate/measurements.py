@@ -106,3 +106,4 @@ class Read(NamedTuple):
     tables: tuple[Table, ...]
     compute: tuple[Compute, ...]
     notes: tuple[str, ...]
+    network: str = ""  # over which traffic between nodes went, where the log names it

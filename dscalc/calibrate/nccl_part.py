@@ -28,6 +28,7 @@ class Part:
         self.op, self.op_from = ("", "")
         self.highest, self.listed, self.first_listed, self.last_listed = -1, 0, 0, 0
         self.hosts: set[str] = set()
+        self.members: dict[int, list[str]] = {}  # hosts of the ranks of each group (NCCL_TESTS_SPLIT)
         self.devices = 0
         self.gpus: Counter[str] = Counter()
         self.said: tuple[int, str] | None = None
@@ -37,6 +38,7 @@ class Part:
             for name in ("op", "op_from", "highest", "listed", "first_listed", "last_listed", "said", "nodes"):
                 setattr(self, name, getattr(earlier, name))
             self.hosts, self.devices, self.gpus = earlier.hosts, earlier.devices, earlier.gpus
+            self.members = earlier.members
 
     @property
     def used(self) -> bool:
@@ -62,6 +64,7 @@ def tables_of(part: Part, file: str, form: str, stated: Stated) -> Iterator[Tabl
             continue
         alone = len(groups) == 1
         ranks, source = _claimed(part) if alone else (None, "")
+        split = len(part.members) if alone and _evenly_split(part) else 1
         claims = Claims(
             file,
             form,
@@ -79,11 +82,20 @@ def tables_of(part: Part, file: str, form: str, stated: Stated) -> Iterator[Tabl
             deviations=part.deviations,
             rows_torn=len(part.torn) if index == 0 else 0,
             zero_rows=tuple(part.zero) if index == 0 else (),
+            groups=split,
         )
         yield make_table(found, claims, stated)
 
 
+def _evenly_split(part: Part) -> bool:
+    """Whether a complete list of ranks has several groups of one size, which ran side by side."""
+    sizes = {len(hosts) for hosts in part.members.values()}
+    return len(part.members) > 1 and len(sizes) == 1 and part.listed == part.highest + 1
+
+
 def _claimed(part: Part) -> tuple[int | None, str]:
+    if _evenly_split(part):
+        return len(part.members[min(part.members)]), f"the list of {len(part.members)} groups"
     if part.listed:
         return part.highest + 1, f"the list of ranks (lines {part.first_listed}-{part.last_listed})"
     return part.said or (None, "")
@@ -91,6 +103,8 @@ def _claimed(part: Part) -> tuple[int | None, str]:
 
 def _nodes(part: Part, ranks: int | None) -> int | None:
     """Hosts of a complete list; of an elided one, ranks over the devices of a node; else what NCCL says."""
+    if _evenly_split(part):
+        return max(len(set(hosts)) for hosts in part.members.values())
     if part.listed and part.listed == part.highest + 1:
         return len(part.hosts)
     if ranks and part.devices > 1 and ranks % part.devices == 0:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dscalc.units import GIGA, MICRO
+from dscalc.units import GIGA, KILO, MICRO
 
 ELEMENT_BYTES = {
     "int8": 1, "char": 1, "uint8": 1, "int32": 4, "int": 4, "uint32": 4, "int64": 8, "uint64": 8,
@@ -32,6 +32,8 @@ _ANCHOR = re.compile(r"(?<![\w.])(\d{1,15})\s+(\d{1,15})\s+([A-Za-z][A-Za-z0-9_]
 _GLUED = re.compile(r"(?<![\w.])(\d{14,30})\s+([A-Za-z][A-Za-z0-9_]{1,15})(?![A-Za-z0-9_:=/@])")
 _NUMBER = re.compile(r"-?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?|-?nan|-?inf", re.IGNORECASE | re.ASCII)
 _WORD = re.compile(r"[A-Za-z][A-Za-z_]*")
+_COMMA = re.compile(r"\d{1,15},\d{1,2}")  # as a shell of another locale prints it
+_FIRST_YEARS = re.compile(r"\bbytes\s+N\s+type\s+op\s+(?:root\s+)?time\b")
 
 
 class Cell(NamedTuple):
@@ -58,6 +60,7 @@ class Layout(NamedTuple):
     half: tuple[str, ...]  # columns of a half, in order
     cpu_time: bool
     error: bool  # the last column is a deviation, not a count
+    milliseconds: bool = False  # as in the first years, when columns were bytes, N, type, op, res
 
 
 class Row(NamedTuple):
@@ -151,6 +154,8 @@ def tokens(rest: str, size: int) -> tuple[str, list[Cell]]:
         redop, words = words[0].lower(), words[1:]
     cells: list[Cell] = []
     for word in words:
+        if "," in word and _COMMA.fullmatch(word):
+            word = word.replace(",", ".")
         cell = number(word)
         if cell is not None:
             cells.append(cell)
@@ -223,6 +228,8 @@ def halves_of(
         if all_there and len(rest) < 2 * n:
             continue
         first, second = _half(rest[:n], columns), _half(rest[n : 2 * n], columns)
+        if layout and layout.milliseconds:
+            first, second = _in_microseconds(first), _in_microseconds(second)
         fits = any(agree(piece.size, half.time, half.algbw) for half in (first, second))
         if fits or len(options) == 1:
             error = layout.error if layout else any(_deviation(h.wrong) for h in (first, second))
@@ -241,13 +248,21 @@ def _half(cells: Sequence[Cell], columns: Sequence[str]) -> Half:
     return Half(*(by_name.get(name, NOTHING) for name in USUAL_HALF))
 
 
+def _in_microseconds(half: Half) -> Half:
+    time = half.time
+    return half._replace(time=Cell(time.value * KILO, time.half * KILO, time.text))
+
+
 def read_header(text: str) -> Layout | None:
     """The columns that a header line names, or None where the line is no header."""
-    at = text.find("size")
+    first = _FIRST_YEARS.search(text)
+    at = first.start() if first else text.find("size")
     if at < 0 or "busbw" not in text or "time" not in text:
         return None
     words = [w.lstrip("#").lower() for w in text[at:].replace("|", " ").split()]
     words = [w for w in words if w]
+    if first:
+        words = [{"bytes": "size", "n": "count", "op": "redop", "res": "error"}.get(w, w) for w in words]
     if "count" not in words[:4]:
         return None
     starts = [i for i, w in enumerate(words) if w in ("time", "cputime")]
@@ -258,4 +273,4 @@ def read_header(text: str) -> Layout | None:
     if not {"time", "algbw", "busbw"} <= set(half):
         return None
     known = tuple(w if w in STATED else "" for w in half)
-    return Layout("root" in words[: starts[0]], known[:width], "cputime" in words, "error" in words)
+    return Layout("root" in words[: starts[0]], known[:width], "cputime" in words, "error" in words, bool(first))

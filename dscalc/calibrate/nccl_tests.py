@@ -43,7 +43,9 @@ _WORDS = re.compile(
     r"(?![A-Za-z])",
     re.IGNORECASE,
 )
-_RANK = re.compile(r"Rank\s+(\d+)\s+(?:Group\s+\d+\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+(\d+)\s+\[[^\]]*\]\s*(.*)")
+_RANK = re.compile(
+    r"Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?(?:Pid\s+\d+\s+)?on\s+(\S+)\s+device\s+(\d+)\s+\[[^\]]*\]\s*(.*)"
+)
 _STARTS = re.compile(
     r"nThread\s+\d+\s+nGpus\s+\d+|Collective test starting|Using devices|(?:nccl|rccl)-tests[: ]+version",
     re.IGNORECASE,
@@ -171,10 +173,11 @@ class Reader:
         part.listed += 1
         part.first_listed = part.first_listed or line.number
         part.last_listed = line.number
-        part.hosts.add(found[2])
-        part.devices = max(part.devices, int(found[3]) + 1)
-        if found[4].strip():
-            part.gpus[found[4].strip()[:80]] += 1
+        part.hosts.add(found[3])
+        part.members.setdefault(int(found[2] or 0), []).append(found[3])
+        part.devices = max(part.devices, int(found[4]) + 1)
+        if gpu := " ".join(found[5].split())[:80]:
+            part.gpus[gpu] += 1
         self.seen_ranks.append(line.number)
 
     def _command(self, text: str, line: Line) -> None:

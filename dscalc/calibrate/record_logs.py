@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from dscalc.calibrate.log_text import Log, untagged
+from dscalc.calibrate.log_text import Log, printed, untagged
 from dscalc.calibrate.measurements import Read, Table
 from dscalc.calibrate.nccl_rows import NO_HALF, NOTHING, OPS, Cell, Half, Row, agree, number
 from dscalc.calibrate.table_checks import NOTHING_STATED, Claims, Stated, make_table, verify
@@ -34,7 +34,7 @@ NAMES = {
 }  # fmt: skip
 HALF_PREFIXES = (("outofplace", 0), ("oop", 0), ("inplace", 1), ("ip", 1))
 _UNIT = re.compile(r"^(.*?)[\s_]*(?:\(([^)]*)\)|\[([^\]]*)\])\s*$")
-_RECORDS = re.compile(r'[{,\n]\s*"(?:size|results)"\s*:')
+_RECORDS = re.compile(r'"(?:size|results)"\s*:\s*["\[\d]')
 _SIZE = re.compile("size", re.IGNORECASE)
 _SIZE_KEY = re.compile(r'"size"\s*:')
 
@@ -78,28 +78,35 @@ def sniff_json(text: str) -> bool:
 
 
 def sniff_csv(text: str) -> bool:
-    """Whether some line is a heading of a table with commas."""
+    """Whether some line is a heading of a table with commas, semicolons or tabs."""
     return _heading(text) is not None
 
 
 def _heading(text: str) -> int | None:
-    """Where the heading of a table with commas begins."""
+    """Where the heading of a table with such marks begins."""
     at = 0
     while (found := _SIZE.search(text, at)) is not None:
         start, end = text.rfind("\n", at, found.start()) + 1 or at, text.find("\n", found.end())
         at = len(text) if end < 0 else end + 1
         line = text[start : start + LONGEST_HEADING + 1]
         line = line.partition("\n")[0]
-        if len(line) <= LONGEST_HEADING and "," in line:
-            columns = [column(word.strip().strip('"')) for word in untagged(line).strip().split(",")]
+        if len(line) <= LONGEST_HEADING and (mark := _separator(line)):
+            columns = [column(word.strip().strip('"')) for word in untagged(line).strip().split(mark)]
             names = {c.name for c in columns if c}
             if "size" in names and names & {"time", "busbw", "algbw"}:
                 return start
     return None
 
 
+def _separator(heading: str) -> str:
+    """What parts the cells under a heading; empty where nothing does."""
+    return next((mark for mark in (";", "\t", ",") if mark in heading), "")
+
+
 def read_csv(log: Log, stated: Stated = NOTHING_STATED) -> Read:
-    """Read a table with commas whose heading names size and time or speed.
+    """Read a table with commas, semicolons or tabs whose heading names size and time or speed.
+
+    Between semicolons a comma is the point of a number, as spreadsheets write it in much of Europe.
 
     Args:
         log: the file.
@@ -113,13 +120,18 @@ def read_csv(log: Log, stated: Stated = NOTHING_STATED) -> Read:
         return Read(log.name, "csv", (), (), ())
     first = log.text.count("\n", 0, start) + 1
     lines = [line._replace(text=untagged(line.text).strip()) for line in log.lines if line.number >= first]
-    headings = lines[0].text.split(",")
+    mark = _separator(lines[0].text)
+    if mark == ";":
+        lines = [line._replace(text=line.text.replace(",", ".")) for line in lines]
+    headings = lines[0].text.split(mark)
     names = [heading.strip().strip('"') for heading in headings]
     columns: list[Column | None] = []
     for name in names:
         meant = column(name)
         columns.append(meant and column(name, sum(c is not None and c.name == meant.name for c in columns)))
-    cells = [(line, next(csv.reader([line.text]), [])) for line in lines[1 : MAX_RECORDS + 1] if line.text]
+    cells = [
+        (line, next(csv.reader([line.text], delimiter=mark), [])) for line in lines[1 : MAX_RECORDS + 1] if line.text
+    ]
     ends = Counter(_decimals(texts[-1]) for _, texts in cells if len(texts) == len(names))
     often = ends.most_common(1)[0] if ends else (0, 0)
     # where numbers have a fixed form: all but one row, or nearly all
@@ -260,7 +272,7 @@ class _Gathered:
         if devices:  # one for each process
             self.ranks, self.ranks_from = len(devices) * each, "the list of devices"
             self.nodes = len({str(d.get("hostname")) for d in devices})
-            self.gpu = "".join(c for c in str(devices[0].get("device_info", ""))[:80] if c.isprintable())
+            self.gpu = " ".join(printed(str(devices[0].get("device_info", ""))[:80]).split())
         average, bounds = found.get("average_bus_bandwidth"), found.get("out_of_bounds")
         if isinstance(average, dict):
             self.mean = number(_text(average.get("bandwidth")))

@@ -67,6 +67,7 @@ class Stated(NamedTuple):
 
 
 NOTHING_STATED = Stated()
+ALONE = " (tests built without MPI=1 run so once for each process)"
 
 
 def factor(rows: Sequence[Row]) -> Span | None:
@@ -373,7 +374,7 @@ def _ranks(op: str, span: Span | None, share: int, claims: Claims, checks: list[
     ratio = f"busbw/algbw = {(span.low + span.high) / 2:.4f}" if span else f"size = {share} x count"
     if between is None or between.low > between.high:
         if said == 1:
-            checks.append(Check("ranks", ok=False, detail="1 rank: nothing was sent, so this is no bandwidth"))
+            checks.append(Check("ranks", ok=False, detail=f"1 rank: nothing was sent, so this is no bandwidth{ALONE}"))
         elif said is None:
             checks.append(Check("ranks", ok=False, detail="neither the rows nor the log say how many ranks"))
         else:
@@ -381,7 +382,9 @@ def _ranks(op: str, span: Span | None, share: int, claims: Claims, checks: list[
         return said
     low, high = int(between.low), int(between.high)
     if low == high == 1 or (said == 1 and low == 1):
-        checks.append(Check("ranks", ok=False, detail=f"{ratio}: 1 rank, nothing was sent, so this is no bandwidth"))
+        checks.append(
+            Check("ranks", ok=False, detail=f"{ratio}: 1 rank, nothing was sent, so this is no bandwidth{ALONE}")
+        )
         return 1
     means = f"{low}" if low == high else f"{low} to {high}"
     if said is None:

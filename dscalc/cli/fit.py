@@ -42,7 +42,8 @@ _COUNT = click.IntRange(1, MAX_COUNT)
 @click.option("--ranks", metavar="N", type=_COUNT, help="Ranks of the group, where a log does not say it.")
 @click.option("--nodes", metavar="N", type=_COUNT, help="Nodes of the group, where a log does not say it.")
 @click.option("--step", metavar="FILE.csv", help="Measured steps: options of dscalc step as columns, and step_time_s.")
-@click.option("--compare", is_flag=True, help="Beside the shipped profile of that kind of node: what is slow, and why.")
+@click.option("--compare", is_flag=True, help="Beside the shipped cluster of that GPU, node and network.")
+@click.option("--compare-with", metavar="ID", help="Beside this shipped cluster: what is slow, and why.")
 @click.option("--plot", metavar="FILE.svg", help="Chart of measured against fitted, as .svg, .png or .pdf.")
 @shared(only=(*HARDWARE, "format", "output", "force", "explain", "quiet"), scenario=False)
 def command(
@@ -53,6 +54,7 @@ def command(
     nodes: int | None,
     step: str | None,
     compare: bool,
+    compare_with: str | None,
     plot: str | None,
     **params: Any,
 ) -> None:
@@ -76,6 +78,7 @@ def command(
         nodes=nodes,
         step=step,
         compare=compare,
+        compare_with=compare_with,
         output=makes,
         **given,
     )

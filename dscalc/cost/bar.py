@@ -10,7 +10,8 @@ from dscalc.records import Array, ErrorBars, Layouts
 
 # sorts of terms that are known about equally well, in the order of ``records.ErrorBars``
 SORTS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("linear", ("compute/linear_layers", "compute/recompute")),
+    ("linear", ("compute/linear_layers",)),
+    ("recompute", ("compute/recompute",)),
     ("attention", ("compute/attention",)),
     ("experts", ("compute/experts", "communication/ep")),
     ("elementwise", ("compute/elementwise", "compute/embedding")),
@@ -31,11 +32,10 @@ ALWAYS = "always"  # what no term explains: software and clocks of the day
 class Bar:
     """Error bar of the logarithm of time of each layout; arrays (n,).
 
-    ``widths`` add up in squares to ``half_width_fraction``; the middle lies ``slower_fraction`` above the prediction.
+    ``widths`` add up in squares to ``half_width_fraction``.
     """
 
     half_width_fraction: Array
-    slower_fraction: Array
     names: tuple[str, ...]
     widths: Array  # (parts, n)
 
@@ -44,9 +44,7 @@ def bar(step: Step, layouts: Layouts, low_precision: Array, bars: ErrorBars) -> 
     """How far a measured step may lie from the predicted one, four times in five.
 
     A part's width is its share of the step times how well its sort is known: on stacks that were measured, more on a
-    stack or a GPU that was not, and more where a profile states standard errors. Parts add in squares. A stack that was
-    not measured is likelier slower than the middle of the measured ones in all that is not a linear layer, so its bar
-    leans to longer times, at most so far that it begins at the prediction.
+    stack or a GPU that was not, and more where a profile states standard errors. Parts add in squares.
 
     Args:
         step [s, (n,)]: the prediction.
@@ -55,7 +53,7 @@ def bar(step: Step, layouts: Layouts, low_precision: Array, bars: ErrorBars) -> 
         bars [fraction, (sorts,)]: how well each sort is known.
 
     Returns:
-        Half-widths and middles of the logarithm of time [fraction, (n,)].
+        Half-widths of the logarithm of time [fraction, (n,)].
 
     Raises:
         nothing.
@@ -75,7 +73,6 @@ def bar(step: Step, layouts: Layouts, low_precision: Array, bars: ErrorBars) -> 
         share = share / step.step_time_s
         known = bars.known[number] ** 2 + unknown * bars.unknown[number] ** 2 + bars.profile[number] ** 2
         if name == "linear":
-            others = 1.0 - share
             known = known + low_precision * bars.low**2
         parts.append(share * np.sqrt(known))
     widths = np.stack(parts)
@@ -83,5 +80,4 @@ def bar(step: Step, layouts: Layouts, low_precision: Array, bars: ErrorBars) -> 
     for part in widths[1:]:
         total = total + part**2
     half = np.sqrt(total)
-    slower = np.minimum(unknown * bars.slower_unmeasured * others, half)
-    return Bar(half, slower, (ALWAYS, *NAMES), widths)
+    return Bar(half, (ALWAYS, *NAMES), widths)

@@ -177,6 +177,32 @@ def varies(network: Network) -> bool:
     return any(np.size(getattr(tier, name)) > 1 for tier in network.tiers for name in tier.__match_args__)
 
 
+def once(model: ModelShape, layouts: Layouts, domains: Array) -> Array:
+    """Share of a plain dispatch's traffic that is left where a token goes to a node once, or to a rank inside one.
+
+    With top_k experts drawn at random a token has an expert in one of M places with probability 1 - (1 - 1/M)^top_k,
+    so that M times that copies are sent instead of top_k.
+
+    Args:
+        model [elements, (1,)]: the model's shape.
+        layouts [degrees, (n,)]: the layout columns.
+        domains [domains, (n,)]: domains that the expert-parallel group crosses.
+
+    Returns:
+        The share [fraction, (n,)], 1 where the stack sends a copy for each expert.
+
+    Raises:
+        nothing.
+
+    References:
+        [DeepSeekV3] section 3.2.2, [DeepEP].
+    """
+    places = np.where(domains > 1.0, domains, layouts.ep)
+    copies = places * (1.0 - np.power(1.0 - 1.0 / places, float(model.top_k)))
+    share = np.minimum(copies / float(max(model.top_k, 1)), 1.0)
+    return np.where(layouts.books.stacks.dispatch_once[layouts.stack] > 0.0, share, 1.0)
+
+
 def micro_batch_exchange(
     model: ModelShape, layouts: Layouts, network: Network, adapters: Adapters | None = None
 ) -> MicroBatchExchange:
@@ -222,6 +248,8 @@ def micro_batch_exchange(
         elif transfer.axis == "cp":
             cp = cp + each.time_s
             cp_hides = np.where(used & (transfer.op == "send-recv"), 1.0, cp_hides)
+        elif transfer.op == "all-to-all":
+            ep = ep + each.time_s * once(model, layouts, each.domains)
         else:
             ep = ep + each.time_s
     passes = stage.runs * np.maximum(stage.layers, 1.0)

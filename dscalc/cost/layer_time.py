@@ -14,7 +14,7 @@ from dscalc.records import Array, Engine, Layouts, ModelShape, PaceConstants
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("compute/linear_layers", ("linear",)),
     ("compute/attention", ("core",)),
-    ("compute/experts", ("expert", "routing")),
+    ("compute/experts", ("expert", "routing", "weights")),
     ("compute/elementwise", ("stream",)),
 )
 TP_COLLECTIVES, TP_AGAIN = 4.0, 2.0  # a layer forward and backward; and under full recompute
@@ -134,6 +134,7 @@ def layer_times(
     floor = pace.floor_s + pace.floor_tp_s * layouts.tp
     floor = np.where(leaves & (floor > 0.0), floor + count * between, 0.0)
 
+    local = float(max(shape.experts, 1)) / layouts.ep
     beside = np.where(layouts.schedule == DUALPIPE, 0.0, 1.0)  # dispatch runs beside the other direction's compute
 
     def layer(kind: str, expert: float) -> LayerTime:
@@ -164,7 +165,9 @@ def layer_times(
             gpu = gpu + part
         gpu = gpu + again
         busy = gpu + tp_exposed + cp_exposed + ep_exposed
-        host = (pace.host_layer_s + expert * pace.host_expert_s) * (1.0 + full * AGAIN_OF_ALL) + collectives
+        launched = 1.0 + full * AGAIN_OF_ALL
+        host = (pace.host_moe_layer_s if expert else pace.host_layer_s) * launched + collectives
+        gaps = expert * pace.host_expert_s * local * launched  # between products of single experts, however large
         host = np.maximum(host, floor)
         flop = sum((w.forward_flop * (1.0 + w.again * again_all) + w.backward_flop for w, _ in mine), start=zero)
         return LayerTime(
@@ -177,7 +180,7 @@ def layer_times(
             ep=ep,
             ep_exposed=ep_exposed,
             host=host + zero,
-            waits=soft_maximum(busy, host, constants.floor_power) - busy,
+            waits=soft_maximum(busy + gaps, host, constants.floor_power) - busy,
             forward=ahead / gpu,
             flop=flop,
         )

@@ -9,6 +9,7 @@ from dscalc.frozen import dataclass
 from dscalc.records import Array, Mask, ModelShape
 
 THIRD = 1.0 / 3.0  # forward's part of forward and backward
+SIXTH = 1.0 / 6.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +38,9 @@ class Operation(NamedTuple):
     Attributes:
         name: path below the part that holds it.
         part: ``layer`` (every layer), ``dense``, ``moe``, ``embedding`` or ``head``.
-        kind: ``linear`` (a matrix product that may run in 8 bits), ``product`` (one that does not), ``core`` (attention
-            core), ``stream`` (bound by memory).
+        kind: ``linear`` (a matrix product that may run in 8 bits), ``product`` (one that does not), ``expert`` (one of
+            experts), ``core`` (attention core), ``stream``, ``loss``, ``routing``, ``weights`` (bound by memory, each
+            with passes of its own).
         sizes: linear, product: rows, depth, width, how many; core: FLOP of the causal and of the full square, scores,
             1; stream: elements, passes forward, passes backward, 1.
         kernels: launches forward; backward has twice as many.
@@ -221,6 +223,20 @@ OPERATIONS: tuple[Operation, ...] = (
         1,
         "5 passes over T top_k (1 + gate) f_e / t",
         "[Shazeer2020]",
+    ),
+    Operation(
+        "expert_weights",
+        "moe",
+        "weights",
+        lambda c: (
+            c.local_experts / c.etp * (1.0 + _gate(c)) * c.shape.hidden * c.shape.moe_ffn_hidden,
+            SIXTH,  # read; backward reads once more, and reads and writes a gradient of twice the width
+            1.0 - SIXTH,
+            1.0,
+        ),
+        0,
+        "passes over the weights and gradients of the rank's experts, (2 + gate) E / e h f_e / x",
+        "[MegatronLM] fused weight-gradient accumulation",
     ),
     Operation(
         "routing",

@@ -29,11 +29,13 @@ class Pace:
     flash_fraction: Array
     elementwise: Array
     host_layer_s: Array
+    host_moe_layer_s: Array
     host_expert_s: Array
     loss_passes: Array
     tp_exposed: Array
     dp_exposed: Array
     pp_exposed: Array
+    routing_passes: Array
     ep_exposed: Array
     overlap_power: Array
     message_s: Array
@@ -70,11 +72,13 @@ def pace_of(table: PaceTable, layouts: Layouts, engine: Engine) -> Pace:
         flash_fraction=np.where(np.isnan(own), engine.flash_fraction, own),
         elementwise=table.elementwise[code],
         host_layer_s=np.where(low, table.host_layer_low_s[code], table.host_layer_s[code]),
+        host_moe_layer_s=table.host_moe_layer_s[code],
         host_expert_s=table.host_expert_s[code],
         loss_passes=table.loss_passes[code],
         tp_exposed=table.tp_exposed[code],
         dp_exposed=np.maximum(exposed, np.where(in_pipeline, table.dp_exposed_pipeline[code], 0.0)),
         pp_exposed=table.pp_exposed[code],
+        routing_passes=table.routing_passes[code],
         ep_exposed=table.ep_exposed[code],
         overlap_power=table.overlap_power[code],
         message_s=table.message_s[code],
@@ -243,7 +247,11 @@ def operation_seconds(work: Work, engine: Engine, pace: Pace, constants: PaceCon
         forward = work.forward_flop * each + work.forward_bytes * moved
         backward = work.backward_flop * each + work.backward_bytes * moved
     else:
-        passes = pace.loss_passes if kind == "loss" else pace.elementwise
-        each = (constants.routing_passes if kind == "routing" else passes) / memory
+        passes: dict[str, Array | float] = {
+            "loss": pace.loss_passes,
+            "routing": pace.routing_passes,
+            "weights": constants.expert_weight_passes,
+        }
+        each = passes.get(kind, pace.elementwise) / memory
         forward, backward = work.forward_bytes * each, work.backward_bytes * each
     return Time(forward, backward, forward * work.again)

@@ -1,77 +1,32 @@
 """Time of a pipeline from the forward and backward times of its stages, one row of a registry a schedule.
 
 Stages come as runs of equal neighbours: (runs, n) arrays of forward time, backward time and how many stages a run has.
-Within a run every closed form below is largest at one of its ends, so that runs suffice.
+A step lasts as long as its longest chain of operations that wait for each other. Each closed form is the longest of a
+few chains; within a run all of them are longest at one of its ends, so that runs suffice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dscalc import codes
 from dscalc.cost.columns import used
+from dscalc.cost.pipeline_runs import Runs, places, stage_sum
+from dscalc.cost.zero_bubble import dualpipe_s, zb_h1_s, zb_h2_s, zb_v_s
 from dscalc.frozen import dataclass
 from dscalc.records import Array
 
-AMONG_FEW = 0.35  # interleaved with no more micro-batches than stages: where between its two bounds, from played ones
-
-
-def _sum(runs: Array) -> Array:
-    """Sum over runs, first to last: the order of a library's sum depends on how many columns there are."""
-    total: Array = runs[0]
-    for row in runs[1:]:
-        total = total + row
-    return total
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Runs:
-    """Stages of a pipeline in order, equal neighbours together.
-
-    Attributes:
-        forward, backward: seconds of one micro-batch on one stage, all its chunks [s, (runs, n)].
-        count: stages of the run, 0 where there are none [stages, (runs, n)].
-        micro: micro-batches [micro-batches, (n,)].
-        chunks: virtual stages of a stage [chunks, (n,)].
-        weight_share: part of the backward that makes weight gradients [fraction, (n,)].
-    """
-
-    forward: Array
-    backward: Array
-    count: Array
-    micro: Array
-    chunks: Array
-    weight_share: Array
-
-    @property
-    def both(self) -> Array:
-        """Forward and backward [s, (runs, n)]."""
-        return self.forward + self.backward
-
-    @property
-    def stages(self) -> Array:
-        """Stages in all [stages, (n,)]."""
-        return _sum(self.count)
-
-    @property
-    def slowest(self) -> Array:
-        """Time of the slowest stage [s, (n,)]."""
-        return np.asarray(np.max(np.where(self.count > 0.0, self.both, 0.0), axis=0))
-
-
-def _ends(count: Array) -> list[Array]:
-    """Stages of a run before its first and before its last one; nothing of a run that nobody has."""
-    most = count.max(initial=0.0)
-    ends = [np.zeros_like(count), np.maximum(count - 1.0, 0.0)]
-    return ends if most > 1.0 else ends[:1] if most > 0.0 else []
-
 
 def one_forward_one_backward_s(runs: Runs) -> Array:
-    """1F1B with stages of any size; where there are fewer micro-batches than stages, as GPipe.
+    """1F1B with stages of any size.
+
+    A stage waits for the first micro-batch, then for the first backward to come back or for earlier stages that are
+    slower in going forward, and the same the other way round after its last forward; the one for which its work and all
+    that take longest sets the pace. With no more micro-batches than stages after it, the first backward follows the
+    last forward.
 
     Args:
         runs [s, (runs, n)]: the stages.
@@ -85,22 +40,20 @@ def one_forward_one_backward_s(runs: Runs) -> Array:
     References:
         [Narayanan2021] section 2.2; closed form derived, equal to a simulation where the end stages are heavier.
     """
-    both, m = runs.both, runs.micro
-    whole = runs.count * both
-    total = _sum(whole)
-    before = np.zeros_like(total)
-    passed = np.zeros_like(total)
-    best = np.zeros_like(total)
-    p = runs.stages
-    for f, b, t, count in zip(runs.forward, runs.backward, both, runs.count, strict=True):
-        for ahead in _ends(count):
-            rest = total - before - (ahead + 1.0) * t
-            later = p - 1.0 - passed - ahead
-            idle = np.maximum(rest - later * f, 0.0) + np.maximum(rest - later * b, 0.0)
-            time_s = before + ahead * t + m * t + idle
-            best = np.where(count > 0.0, np.maximum(best, time_s), best)
-        before, passed = before + count * t, passed + count
-    return np.where(m < p, gpipe_s(runs), best)
+    total, m, p = stage_sum(runs.count * runs.both), runs.micro, runs.stages
+    best, most_f, most_b = (np.zeros_like(total) for _ in range(3))
+    for place in places(runs.forward, runs.backward, runs.count):
+        (f, b), pair, before = place.own, place.own[0] + place.own[1], place.before[0] + place.before[1]
+        rest, later = total - before - pair, p - 1.0 - place.passed
+        ahead = np.minimum(later, m - 1.0)  # forwards while the first backward is on its way, backwards after the last
+        most_f, most_b = (
+            np.where(place.there, np.maximum(most, one), most) for most, one in ((most_f, f), (most_b, b))
+        )
+        first = np.maximum(np.maximum(rest, ahead * most_f) - ahead * f, 0.0)
+        last = np.maximum(np.maximum(rest, ahead * most_b) - ahead * b, 0.0)
+        idle = np.where(later < m - 1.0, first + last, np.maximum(first, last))
+        best = np.where(place.there, np.maximum(best, before + m * pair + idle), best)
+    return best
 
 
 def gpipe_s(runs: Runs) -> Array:
@@ -120,21 +73,56 @@ def gpipe_s(runs: Runs) -> Array:
     """
     there = runs.count > 0.0
     most = np.where(there, runs.forward, 0.0).max(axis=0) + np.where(there, runs.backward, 0.0).max(axis=0)
-    return np.asarray(_sum(runs.count * runs.both) + (runs.micro - 1.0) * most)
+    return np.asarray(stage_sum(runs.count * runs.both) + (runs.micro - 1.0) * most)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Way:
+    """Forward or backward of an interleaved schedule, of one micro-batch through one chunk of each stage.
+
+    Attributes:
+        chunk: a chunk of a stage, on the end stages one that is not the model's first or last [s, (runs, n)].
+        embedding, head: what the model's first and last chunk take beyond that [s, (n,)].
+        whole: one such chunk on every stage [s, (n,)].
+        arrival: until the first micro-batch has come through all chunks but the last [s, (n,)].
+    """
+
+    chunk: Array
+    embedding: Array
+    head: Array
+    whole: Array
+    arrival: Array
+
+
+def _way(runs: Runs, stage: Array, ends: Array, group: Array) -> _Way:
+    v = runs.chunks
+    embedding, head = np.where(v > 1.0, ends, 0.0)
+    chunk = np.stack([stage[0] - embedding, *stage[1:-1], stage[-1] - head]) / v
+    whole = stage_sum(runs.count * chunk)
+    later = np.where(runs.count[1:] > 0.0, chunk[1:], 0.0).max(axis=0)
+    most = np.maximum(later, chunk[0])
+    first = (group - 1.0) * (chunk[0] + embedding)  # the first stage does its first chunk of the other micro-batches
+    wait = np.maximum(
+        (v - 1.0) * np.maximum(group * later, whole), first + (v - 2.0) * np.maximum(group * most, whole) + most
+    )
+    return _Way(chunk, embedding, head, whole, whole + embedding - chunk[-1] + wait)
 
 
 def interleaved_s(runs: Runs) -> Array:
     """Interleaved 1F1B with stages of any size.
 
-    A stage waits for the first micro-batch, works through its share, and waits in two more places, forward and again
-    backward where all goes the other way round. Its warm-up is w = 2(p-1-i) + (v-1)p chunks; once that is done, the
-    first backward may not have come back yet. And the second group of p micro-batches comes round to it only after
-    the last stage has done p pairs of forward and backward. The stage for which all that is longest sets the pace.
-    With no more micro-batches than stages others get in its way, up to a bound: every bubble as long as the slowest
-    stage's.
+    Micro-batches go through a chunk of the model in groups of p. An operation waits for its stage and for another
+    operation, so a step lasts as long as its longest chain of operations. That chain follows one stage through most of
+    the step. It gets to the last stage as soon as the others let it, and to another one in the longest of these ways:
+
+    - with the first forward, perhaps behind the first stage's first chunk of the first group;
+    - up to the last stage, and down with the first backward or with the last backward of the first group there;
+    - up to the last stage, through the first group there, and round to the second chunk of the second group.
+
+    It leaves in one of the same ways with forward and backward swapped, the end of the step being its mirrored start.
 
     Args:
-        runs [s, (runs, n)]: the stages.
+        runs [s, (runs, n)]: the stages; the first and the last run are one stage each.
 
     Returns:
         Time of a step's micro-batches [s, (n,)].
@@ -144,120 +132,45 @@ def interleaved_s(runs: Runs) -> Array:
 
     References:
         [Narayanan2021] section 2.2; [MegatronLM] pipeline_parallel/schedules.py for the order; closed form derived,
-        within 1.5 % of a played schedule with heavier end stages (3 % with m = p), 5 % where all differ by up to 20 %.
+        docs/explanation/step-time.md says how far from a played schedule.
     """
-    both, m, v, p = runs.both, runs.micro, runs.chunks, runs.stages
-    total, slowest = _sum(runs.count * both), runs.slowest
-    there, rounds = runs.count > 0.0, (v - 1.0) * p
-    last = both[0]
-    for pair, is_there in zip(both[1:], there[1:], strict=True):
-        last = np.where(is_there, pair, last)
-    round_s = [  # until the last stage has done p pairs, less what the stage itself does in that time
-        _sum(runs.count * way) + rounds * np.where(there, way, 0.0).max(axis=0) + p * last
-        for way in (runs.forward, runs.backward)
-    ]
-    again = m > p
-    before, passed, best = np.zeros_like(total), np.zeros_like(total), np.zeros_like(total)
-    for f, b, t, count in zip(runs.forward, runs.backward, both, runs.count, strict=True):
-        for ahead in _ends(count):
-            rest, place = total - before - (ahead + 1.0) * t, passed + ahead
-            warm = np.minimum(m * v - rounds - 1.0, 2.0 * (p - 1.0 - place))
-            idle = np.zeros_like(total)
-            for way, comes in zip((f, b), round_s, strict=True):
-                first = np.maximum(rest - warm * way, 0.0)
-                second = comes - (warm + rounds) * way - first - 2.0 * (place + 1.0) * t
-                idle = idle + first + np.where(again, np.maximum(second, 0.0), 0.0)
-            time_s = m * t + (before + ahead * t + idle) / v
-            best = np.where(count > 0.0, np.maximum(best, time_s), best)
-        before, passed = before + count * t, passed + count
-    bound = m * slowest + (total - slowest) / v
-    return np.where(again, best, best + AMONG_FEW * np.maximum(bound - best, 0.0))
-
-
-def _bubble(runs: Runs, weight: float) -> Array:
-    """Slowest stage throughout, and (p - 1) times what F + B - weight W is on average, never under nothing."""
-    p = runs.stages
-    w = runs.weight_share * runs.backward
-    each = _sum(runs.count * (runs.forward + runs.backward - w - weight * w)) / np.maximum(p, 1.0)
-    return np.asarray(runs.micro * runs.slowest + (p - 1.0) * np.maximum(each, 0.0))
-
-
-def zb_h1_s(runs: Runs) -> Array:
-    """ZB-H1: (p - 1)(F + B - W) over the slowest stage's time, B the input and W the weight gradient.
-
-    Args:
-        runs [s, (runs, n)]: the stages.
-
-    Returns:
-        Time of a step's micro-batches, up to 5 % above a played schedule where stages differ [s, (n,)].
-
-    Raises:
-        nothing.
-
-    References:
-        [Qi2023] section 2.2.
-    """
-    return _bubble(runs, 1.0)
-
-
-def zb_h2_s(runs: Runs) -> Array:
-    """ZB-H2: (p - 1)(F + B - 2W) over the slowest stage's time; stages begin the next step one after the other.
-
-    Args:
-        runs [s, (runs, n)]: the stages.
-
-    Returns:
-        Time that the slowest stage spends on a step's micro-batches [s, (n,)].
-
-    Raises:
-        nothing.
-
-    References:
-        [Qi2023] sections 2.3 and 4.
-    """
-    return _bubble(runs, 2.0)
-
-
-def zb_v_s(runs: Runs) -> Array:
-    """ZB-V: no bubble where forward, input and weight gradient take the same, else what they differ by.
-
-    Args:
-        runs [s, (runs, n)]: the stages.
-
-    Returns:
-        Time of a step's micro-batches, within 5 % of a greedy schedule with 4 p micro-batches [s, (n,)].
-
-    Raises:
-        nothing.
-
-    References:
-        [Qi2024] section 3.
-    """
-    p = np.maximum(runs.stages, 1.0)
-    w = runs.weight_share * runs.backward
-    each = _sum(runs.count * np.maximum(runs.forward + runs.backward - 3.0 * w, 0.0)) / p
-    return np.asarray(runs.micro * runs.slowest + (p - 1.0) * each)
-
-
-def dualpipe_s(runs: Runs) -> Array:
-    """DualPipe: (p/2 - 1)(F&B + B - 3W), F&B taken as F + B.
-
-    Args:
-        runs [s, (runs, n)]: the stages.
-
-    Returns:
-        Time of a step's micro-batches, within 5 % of a greedy schedule with 4 p micro-batches [s, (n,)].
-
-    Raises:
-        nothing.
-
-    References:
-        [DeepSeekV3] table 2.
-    """
-    p = np.maximum(runs.stages, 1.0)
-    w = runs.weight_share * runs.backward
-    each = _sum(runs.count * (runs.forward + 2.0 * runs.backward - 3.0 * w)) / p
-    return np.asarray(runs.micro * runs.slowest + np.maximum(p / 2.0 - 1.0, 0.0) * np.maximum(each, 0.0))
+    m, v, p = runs.micro, runs.chunks, runs.stages
+    group = m / np.maximum(np.floor(m / p), 1.0)
+    again, but_one, warm_up, two_groups = m > group, group - 1.0, (v - 1.0) * group, (v + 1.0) * group
+    ways = (_way(runs, runs.forward, runs.ends_forward, group), _way(runs, runs.backward, runs.ends_backward, group))
+    turn = ways[0].chunk[-1] + ways[0].head + ways[1].chunk[-1] + ways[1].head  # of the model's last chunk
+    back = [way.arrival + turn + other.whole - other.chunk[-1] for way, other in zip(ways, ways[::-1], strict=True)]
+    second = [np.where(again, way.arrival + group * turn + way.chunk[-1], -np.inf) for way in ways]
+    best: Array = m * runs.both[-1]
+    for way in ways:
+        best = best + (way.arrival - warm_up * way.chunk[-1])
+    for number, place in enumerate(places(ways[0].chunk[:-1], ways[1].chunk[:-1], runs.count[:-1])):
+        pair, later = place.own[0] + place.own[1], 2.0 * (p - 1.0 - place.passed)
+        done = np.minimum(warm_up + later + 1.0, m * v)  # forwards before the first backward, with it
+        third = 2.0 * group - later  # backwards before the second chunk of the second group
+        more = np.where(again, but_one, 0.0) * (turn - pair)  # with the last backward of the group, not the first
+        time_s = m * runs.both[0] if number == 0 else m * v * pair
+        detours = []
+        for way, to_back, to_second, one, other, before, before_other in zip(
+            ways, back, second, place.own, place.own[::-1], place.before, place.before[::-1], strict=True
+        ):
+            with_back = to_back - before_other - other - done * one
+            with_second = to_second + before - two_groups * one - third * other
+            if number == 0:  # its first chunk is among what it has done by then, of the second group in part
+                begun = np.maximum(2.0 * p - 1.0 - group, 0.0)
+                with_back = with_back - way.embedding * (group + np.where(again, begun, 0.0))
+                rest = np.where(again, np.minimum(2.0 * (p - 1.0), group) - begun, 0.0)
+                with_back = with_back + np.maximum(more - rest * way.embedding, 0.0)
+                detours.append(np.maximum(np.maximum(with_back, with_second - 2.0 * group * way.embedding), 0.0))
+            else:
+                straight = np.maximum(way.chunk[0] + way.embedding - one, 0.0) * but_one + before + way.embedding
+                with_back = with_back + np.maximum(more, 0.0)
+                detours.append(np.maximum(np.maximum(with_back, with_second) - straight, 0.0))
+                time_s = time_s + straight
+        # with one group the detours there and back would overlap
+        time_s = time_s + np.where(again, detours[0] + detours[1], np.maximum(detours[0], detours[1]))
+        best = np.where(place.there, np.maximum(best, time_s), best)
+    return best
 
 
 STEPS: dict[str, Callable[[Runs], Array]] = {
@@ -288,11 +201,11 @@ def pipeline_s(runs: Runs, schedule: NDArray[np.intp]) -> Array:
         [Narayanan2021] section 2.2, [Huang2019] section 2.3, [Qi2023] section 2, [Qi2024], [DeepSeekV3] table 2.
     """
     found = runs.micro * runs.slowest
-    in_pipeline = runs.stages > 1.0
+    several = runs.stages > 1.0
     for code in used(schedule, len(codes.SCHEDULES)).tolist():
-        rows = np.flatnonzero((schedule == code) & in_pipeline)
+        rows = np.flatnonzero((schedule == code) & several)
         if rows.size:
-            # take keeps a run's stages side by side in memory, an index in brackets would not: it is far slower
-            part = Runs(*(getattr(runs, field.name).take(rows, axis=-1) for field in fields(Runs)))
+            every = rows.size == found.size
+            part = runs if every else Runs(*(getattr(runs, name).take(rows, axis=-1) for name in Runs.__match_args__))
             found[rows] = STEPS[codes.SCHEDULES[code]](part)
     return found

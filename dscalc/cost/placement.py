@@ -13,20 +13,24 @@ from dscalc.frozen import dataclass
 from dscalc.records import Array, Layouts, ModelShape
 
 EVEN, BY_COST, EMBEDDING_AS_LAYER = range(3)
-KINDS, FIELDS = 7, 5
+KINDS, FIELDS = 7, 6
 MOST_CHUNKS = 4096
-Stage = tuple[float, float, float, float, float]
+Stage = tuple[float, float, float, float, float, float]
 
 
 @dataclass(frozen=True, slots=True)
 class StageKinds:
-    """The stages among which the fullest one lies; arrays of shape (kinds, n), the same stage may appear twice."""
+    """The stages among which the fullest one lies; arrays of shape (kinds, n), the same stage may appear twice.
+
+    ``outer_layers`` are those of the model's first or last chunk, on the stage that holds it.
+    """
 
     index: Array
     layers: Array
     moe_layers: Array
     has_embedding: Array
     has_head: Array
+    outer_layers: Array
 
 
 def chunk_layers(shape: ModelShape, chunks: int, placement: int) -> list[int]:
@@ -110,7 +114,7 @@ def _known(shape: ModelShape) -> _Known:
 
 
 def _stages(shape: ModelShape, pp: int, chunks: int, schedule: str, placement: int) -> tuple[Stage, ...]:
-    """Per kind: index, layers, layers with experts, embedding tables, heads."""
+    """Per kind: index, layers, layers with experts, embedding tables, heads, layers of the model's end chunk."""
     loop = schedule == "loop"
     total = pp * chunks if loop else 2 * pp if schedule == "vee" else pp
     counts = chunk_layers(shape, total, placement)
@@ -134,6 +138,7 @@ def _stages(shape: ModelShape, pp: int, chunks: int, schedule: str, placement: i
             float(sum(moe[c] for c in chunk)),
             float(sum(c == 0 for c in chunk)),
             float(sum(c == total - 1 for c in chunk)),
+            float(counts[0] if 0 in chunk else counts[-1] if total - 1 in chunk else 0),
         )
         for i, chunk in enumerate(held)
     ]

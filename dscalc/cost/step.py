@@ -22,7 +22,8 @@ from dscalc.cost.factors import Coded, Distinct, alike, distinct, some_rows
 from dscalc.cost.layer_time import GROUPS, EndTime, LayerTime, layer_times, soft_maximum
 from dscalc.cost.once_a_step import OnceAStep, once_a_step
 from dscalc.cost.operations import pace_of
-from dscalc.cost.pipeline import Runs, pipeline_s
+from dscalc.cost.pipeline import pipeline_s
+from dscalc.cost.pipeline_runs import Runs
 from dscalc.cost.placement import StageKinds, stage_kinds
 from dscalc.cost.schedule import SCHEDULES, chunks_per_stage
 from dscalc.cost.step_terms import SPECS, TimeLeaf
@@ -65,6 +66,7 @@ class _Stages:
     moe: Array
     embedding: Array
     head: Array
+    outer: Array  # part of the layers of the first and of the last stage that their outermost chunk holds; (2, n)
 
 
 def _stages(shape: ModelShape, layouts: Layouts, kinds: StageKinds) -> _Stages:
@@ -103,6 +105,7 @@ def _stages(shape: ModelShape, layouts: Layouts, kinds: StageKinds) -> _Stages:
         moe=experts / copies,
         embedding=tables / copies,
         head=ends / copies,
+        outer=kinds.outer_layers[[0, -1]] / np.maximum(kinds.layers[[0, -1]], 1.0) + zero,
     )
 
 
@@ -309,13 +312,20 @@ def _whole_step(
     whole, forward = whole + one.ends_s + one.pp_s, forward + (one.ends_s + one.pp_s) / 3.0
     zero = 0.0 * (whole[0] + m + once.update_s)
     trained = FROZEN_BACKWARD if adapters is not None else 1.0
+    backward = (whole - forward) * trained
+    chunks = chunks_per_stage(layouts)
+    outer_s = one.ends_s[[0, -1]]  # what the outermost chunk alone has, and its layers where they are not as many
+    more = stages.outer - 1.0 / chunks
+    ends_forward, ends_backward = outer_s / 3.0, outer_s * (trained * 2.0 / 3.0)
     runs = Runs(
         forward=forward + zero,
-        backward=(whole - forward) * trained + zero,
+        backward=backward + zero,
         count=stages.count + zero,
         micro=m + zero,
-        chunks=chunks_per_stage(layouts) + zero,
+        chunks=chunks + zero,
         weight_share=WEIGHT_SHARE + zero,
+        ends_forward=ends_forward + more * (forward[[0, -1]] - ends_forward) + zero,
+        ends_backward=ends_backward + more * (backward[[0, -1]] - ends_backward) + zero,
     )
     pipeline = pipeline_s(runs, np.broadcast_to(layouts.schedule, zero.shape))
     slowest = runs.slowest

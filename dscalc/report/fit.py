@@ -11,9 +11,11 @@ from dscalc.report.fit_profile import (
     COMPARED_HEADINGS,
     FIT_HEADINGS,
     compared_cells,
+    effect_words,
     fit_cells,
     sections,
     sustained_cells,
+    why_words,
 )
 from dscalc.report.screen import BAD, GOOD, QUIET, Cell, Screen, Span
 from dscalc.units import format_count, format_flop_rate, format_rate, format_size, format_time
@@ -139,10 +141,12 @@ def _markdown(found: FitAnswer) -> str:
         parts.append(to_markdown(fits, heads, right=(1, 2, 3, 4, 5, 6)))
     if rates := sustained_cells(found.profiled):
         parts.append(to_markdown(rates, ["one GPU sustains", "rate", "rows", ""], right=(1, 2)))
-    if beside := compared_cells(found.profiled):
-        heads = [f"beside {found.profiled.compared_with}", *(name for name, _ in COMPARED_HEADINGS[1:])]
+    set_beside = found.profiled.beside
+    if set_beside is not None and (beside := compared_cells(found.profiled)):
+        heads = [f"beside {set_beside.cluster.id}", *(name for name, _ in COMPARED_HEADINGS[1:])]
         plain = [[c.text if isinstance(c, Span) else str(c) for c in row] for row in beside]
         parts.append(to_markdown(plain, heads, right=(1, 2, 3, 4, 5)))
+        parts.append(f"{why_words(set_beside)} {effect_words(set_beside)}\n")
     parts += ["".join(f"- {w.message}. Next: {w.next_step}.\n" for w in found.warnings())]
     return "\n".join(part for part in parts if part)
 

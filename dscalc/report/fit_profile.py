@@ -9,9 +9,11 @@ from dscalc.report.screen import BAD, GOOD, QUIET, STRONG, Cell, Screen, Span
 from dscalc.units import format_flop_rate, format_rate, format_size, format_time
 
 if TYPE_CHECKING:
+    from dscalc.answers.fit_compare import Beside
     from dscalc.answers.fit_profile import Profiled
 
 MOST_CHARTS = 2
+WIDE = 0.3  # of a rate: a standard error beyond it says that products were too small to tell what large ones reach
 WORDS = {
     "compute_factor": "all that the GPU computes",
     "attention_factor": "attention, on top of that",
@@ -104,11 +106,12 @@ def sustained_cells(answer: Profiled) -> list[tuple[str, ...]]:
     for each in answer.compute:
         if each["kind"] == "gemm":
             share = each["flop_per_s_stderr"] / each["flop_per_s"]
-            ramp = f"half of a tile lost at {each['ramp']:.0f}" if each["ramp"] else "sizes too alike for a ramp"
+            ramp = f"half of a tile lost at {each['ramp']:.0f}" if each["ramp"] else "too few or too like for a ramp"
             what = f"{each['dtype'] or ''} matrix products".strip()
-            rows.append(
-                (what, _within(format_flop_rate(each["flop_per_s"]), f"{share:.1%}"), f"{each['points']}", ramp)
-            )
+            rate = _within(format_flop_rate(each["flop_per_s"]), f"{share:.1%}")
+            if share > WIDE:
+                rate, ramp = "not identified", f"best {format_flop_rate(each['best_flop_per_s'])}"
+            rows.append((what, rate, f"{each['points']}", ramp))
             for part in each["classes"]:
                 ends = dict.fromkeys(f"{part[end]:.0e}" for end in ("least_flop", "most_flop"))
                 span = f"  of {' to '.join(ends)} FLOP"
@@ -140,7 +143,9 @@ COMPARED_HEADINGS = (
 def compared_cells(answer: Profiled) -> list[tuple[Cell, ...]]:
     """Measured beside the shipped cluster, under ``COMPARED_HEADINGS``."""
     rows: list[tuple[Cell, ...]] = []
-    for each in answer.compared:
+    if answer.beside is None:
+        return rows
+    for each in answer.beside.groups:
         style = BAD if each.verdict == "slow" else GOOD if each.verdict == "usual" else STRONG
         published = format_rate(each.published_busbw_bytes_per_s) if each.published_busbw_bytes_per_s else ""
         small = ""
@@ -156,7 +161,7 @@ def compared_cells(answer: Profiled) -> list[tuple[Cell, ...]]:
                 small,
             )
         )
-    for kernel in answer.kernels:
+    for kernel in answer.beside.kernels:
         rate = format_rate if kernel.what == "memory" else format_flop_rate
         style = BAD if kernel.verdict == "slow" else GOOD
         share = Span(f"{kernel.fraction:.0%}", style)
@@ -165,32 +170,44 @@ def compared_cells(answer: Profiled) -> list[tuple[Cell, ...]]:
 
 
 def _compared(out: Screen, answer: Profiled) -> None:
-    if not answer.compared_with:
+    found = answer.beside
+    if found is None:
         return
-    out.head(f"Beside {answer.compared_with}", "bus bandwidth of the largest message, and a small one's time")
+    usual = found.cluster.id
+    out.head(f"Beside {usual}", "bus bandwidth of the largest message, and a small one's time")
+    out.say(why_words(found), QUIET)
     rows = compared_cells(answer)
     if rows:
         out.table(COMPARED_HEADINGS, rows)
     else:
         out.say("Nothing is known of that kind to compare with.", QUIET)
     slow: dict[tuple[str, ...], list[str]] = {}
-    for each in answer.compared:
+    for each in found.groups:
         slow.setdefault(each.causes, []).append(f"{each.key.op} of {each.key.ranks}")
-    for kernel in answer.kernels:
+    for kernel in found.kernels:
         slow.setdefault(kernel.causes, []).append(kernel.what)
     for causes, names in slow.items():
         if causes:
             out.say(f"What usually slows {', '.join(names)}:")
             for cause in causes:
                 out.say(f"- {cause}", hang=2)
-    effect = answer.effect
-    if effect is not None:
-        ratio = effect.measured_s / effect.usual_s
-        out.say(
-            f"A step of {effect.words}: {format_time(effect.usual_s)} as {answer.compared_with} is described, "
-            f"{format_time(effect.measured_s)} as measured ({ratio:.2f} times).",
-            STRONG,
-        )
+    out.say(effect_words(found), QUIET if isinstance(found.effect, str) else STRONG)
+
+
+def effect_words(found: Beside) -> str:
+    """What the difference does to a step, or why that is not known."""
+    effect = found.effect
+    if isinstance(effect, str):
+        return effect
+    return (
+        f"A step of {effect.words}: {format_time(effect.usual_s)} as {found.cluster.id} is described, "
+        f"{format_time(effect.measured_s)} as measured ({effect.measured_s / effect.usual_s:.2f} times)."
+    )
+
+
+def why_words(found: Beside) -> str:
+    """Why that cluster is set beside, as a sentence."""
+    return f"{found.why[0].upper()}{found.why[1:]}."
 
 
 def _steps(out: Screen, answer: Profiled) -> None:
@@ -201,13 +218,15 @@ def _steps(out: Screen, answer: Profiled) -> None:
     rows: list[tuple[Cell, ...]] = [
         (name.replace("_", " "), f"{v.value:.3f} ± {v.stderr:.3f}", WORDS[name]) for name, v in steps.fit.values.items()
     ]
-    rows += [
-        (name.replace("_", " "), "not identified", f"{WORDS[name]}: stays as it ships") for name in steps.fit.unknown
-    ]
+    rows += [(name.replace("_", " "), "not identified", WORDS[name]) for name in steps.fit.unknown]
     out.table([("", "left"), ("", "right"), ("time of", "left")], rows)
+    if steps.fit.unknown:
+        out.say("What is not identified stays as it ships.", QUIET)
+    alone = len(steps.rows) == 1
+    left_out = "" if alone else f", {steps.error('left_out_s'):.1%} for a step left out"
     out.say(
-        f"Median error {steps.error('before_s'):.1%} before, {steps.error('after_s'):.1%} after, "
-        f"{steps.error('left_out_s'):.1%} for a step left out.",
+        f"{'Error' if alone else 'Median error'} {steps.error('before_s'):.1%} before, "
+        f"{steps.error('after_s'):.1%} after{left_out}.",
         STRONG,
     )
     worst = sorted(steps.rows, key=lambda row: -abs(row.left_out_s / row.measured_s - 1.0))[:5]

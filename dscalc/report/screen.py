@@ -205,8 +205,9 @@ class Screen:
         return "".join("".join(span.text for span in line) + "\n" for line in lines)
 
 
-# A name from a file may hold what a terminal obeys: only letters reach it.
-_PLAIN = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0)), "\N{REPLACEMENT CHARACTER}") | {0xA0: " "}
+# A name from a file may hold what a terminal obeys, or what turns text around: only letters reach it.
+_TURNS = (*range(0x200B, 0x2010), *range(0x2028, 0x202F), *range(0x2060, 0x2070), 0xFEFF)
+_PLAIN = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0), *_TURNS), "\N{REPLACEMENT CHARACTER}") | {0xA0: " "}
 
 
 def _trimmed(line: Line) -> Line:

@@ -17,8 +17,10 @@ from dscalc.specs.quantity import Quantity
 from dscalc.units import format_flop_rate
 
 ABOVE_PEAK = 1.05  # of a data type's peak: clocks may boost a little, more is another GPU or type
+LOW = ("fp8", "fp4")
+LEAST_GAIN = 1.0 + 1e-6  # of such products over 16 bits: above 1 they count as such
 _EXPOSED = ("tp_exposed", "dp_exposed", "dp_exposed_sharded", "dp_exposed_pipeline", "pp_exposed", "ep_exposed")
-_HOST = ("host_layer_s", "host_layer_low_s", "host_expert_s", "step_s")
+_HOST = ("host_layer_s", "host_layer_low_s", "host_moe_layer_s", "host_expert_s", "step_s")
 
 
 class Calibrated(NamedTuple):
@@ -36,16 +38,20 @@ class Calibrated(NamedTuple):
     slower: tuple[tuple[Engine, PaceTable], ...]
 
 
-def calibrated(gpu: GpuSpec, sustained: Sustained, stack: str, engine: Engine, table: PaceTable) -> Calibrated:
+def calibrated(
+    gpu: GpuSpec, sustained: Sustained, stack: str, precision: str, engine: Engine, table: PaceTable
+) -> Calibrated:
     """What a calibration changes of a GPU's and a stack's numbers.
 
     A benchmark's matrix products run alone; those of a step share power and clocks with the rest. So a measured rate
-    counts by what it is of the best product known of this GPU: steps are taken to reach the same share of both.
+    counts by what it is of the best product known of this GPU: steps are taken to reach the same share of both. So do
+    products of another type than 16 bits, in which linear layers run where the precision says so.
 
     Args:
         gpu: the GPU.
         sustained: what was found, from a cluster's profile.
         stack: name of the stack; factors of another stack's steps do not count.
+        precision: of the linear layers.
         engine: as it ships [FLOP/s, (1,)].
         table: as it ships [s, (codes,)].
 
@@ -57,16 +63,19 @@ def calibrated(gpu: GpuSpec, sustained: Sustained, stack: str, engine: Engine, t
     """
     half = next((d for d in HALF if gpu.peak.of(d) is not None), "bf16")
     changes: list[tuple[str, Quantity, float, float]] = []  # name, record, value, the value when it is worse
-    matmul = sustained.matmul.of(half)
+    usual = float(engine.gemm_fraction[0])
+    fraction = usual
+    matmul = _possible(gpu, sustained, half)
     if matmul is not None:
-        if matmul.base > ABOVE_PEAK * (peak := gpu.peak_flop_per_s(half)):
-            raise InputError(
-                f"{format_flop_rate(matmul.base)} is more than the {format_flop_rate(peak)} that {gpu.id} has at best; "
-                "look at the unit and the data type",
-                where=f"sustained.matmul.{half}",
-            )
-        fraction, stderr = _share_of_matmul(gpu, half, matmul, float(engine.gemm_fraction[0]))
+        fraction, stderr = _share_of_matmul(gpu, half, matmul, usual)
         changes.append(("gemm_fraction", matmul, fraction, fraction / (1.0 + NORMAL_80 * stderr)))
+    other = _type_of(gpu, precision)
+    low = _possible(gpu, sustained, other) if other not in HALF else None
+    if low is not None:
+        own, stderr = _share_of_matmul(gpu, other, low, usual * float(engine.linear_gain[0]))
+        least = LEAST_GAIN if precision in LOW else 0.0  # casts and scales stay even where the products gain nothing
+        gain = max(own / fraction, least)
+        changes.append(("linear_gain", low, gain, max(gain / (1.0 + NORMAL_80 * stderr), least)))
     copied = sustained.memory_fraction
     if copied is not None:
         worse = copied.base - NORMAL_80 * (copied.base_stderr or 0.0)
@@ -94,11 +103,29 @@ def calibrated(gpu: GpuSpec, sustained: Sustained, stack: str, engine: Engine, t
     return Calibrated(*_changed(engine, table, values), notes, slower)
 
 
+def _type_of(gpu: GpuSpec, precision: str) -> str:
+    """The data type in which products of a precision run."""
+    return "tf32" if precision == "fp32" and gpu.peak.tf32 is not None else precision
+
+
+def _possible(gpu: GpuSpec, sustained: Sustained, dtype: str) -> Quantity | None:
+    """The measured rate of products of one data type, where there is one; no GPU is faster than its peak."""
+    matmul = sustained.matmul.of(dtype)
+    if matmul is not None and matmul.base > ABOVE_PEAK * (peak := gpu.peak_flop_per_s(dtype)):
+        raise InputError(
+            f"{format_flop_rate(matmul.base)} is more than the {format_flop_rate(peak)} that {gpu.id} has at best; "
+            "look at the unit and the data type",
+            where=f"sustained.matmul.{dtype}",
+        )
+    return matmul
+
+
 def _share_of_matmul(gpu: GpuSpec, dtype: str, measured: Quantity, usual: float) -> tuple[float, float]:
-    """Share of the peak that the products of a step sustain, and its relative standard error."""
-    best, peak = gpu.matmul_flop_per_s(dtype), gpu.peak_flop_per_s(dtype)
+    """Share of the 16-bit peak that the products of a step sustain, and its relative standard error."""
+    best = gpu.matmul_flop_per_s(dtype)
     share = noted("", row_of(shipped()["matmul_share"], generation_of(gpu)))
-    own = usual * measured.base / best if best is not None else share.value * measured.base / peak
+    half = next((d for d in HALF if gpu.peak.of(d) is not None), "bf16")
+    own = usual * measured.base / best if best else share.value * measured.base / gpu.peak_flop_per_s(half)
     return own, (measured.base_stderr or 0.0) / measured.base
 
 
@@ -115,6 +142,7 @@ def _changed(engine: Engine, table: PaceTable, values: Mapping[str, float]) -> t
         replace(
             engine,
             gemm_fraction=np.asarray([gemm / computing]),
+            linear_gain=np.asarray([values.get("linear_gain", float(engine.linear_gain[0]))]),
             memory_fraction=np.asarray([memory / computing]),
             flash_fraction=engine.flash_fraction / attending,
         ),

@@ -236,6 +236,7 @@ def constant_notes() -> tuple[Noted, ...]:
 EIGHTY = 1.28  # standard errors that hold four in five of a normal distribution
 RATE_OF = {  # whose standard error a sort of term takes from a profile
     "linear": "matmul",
+    "recompute": "matmul",
     "experts": "matmul",
     "head": "matmul",
     "attention": "matmul",
@@ -273,7 +274,6 @@ def error_bars(gpu: str, sorts: Sequence[str], stated: Mapping[str, float] | Non
         always=_base(error["always"]),
         always_new_gpu=_base(error["always_new_gpu"]),
         always_experts=_base(error["always_experts"]),
-        slower_unmeasured=_base(error["slower_unmeasured"]),
         low=_base(error["low"]),
         unmeasured=np.asarray([0.0 if is_measured(name) else 1.0 for name in stack_names()]),
         unmeasured_gpu=0.0 if any(gpu in row["ids"] for row in tables["gpu"].values()) else 1.0,

@@ -2,9 +2,9 @@
 
 ``python -m dscalc.validation.fit_bars [--write]`` after ``fit_step --write``. A bar is the square root of a sum of
 squares (``dscalc.cost.bar``); its coefficients minimise the score of an 80 % interval (the logarithm of its width, and
-five times that of what it misses by), a group of rows weighing less than its number, with priors from
-``dscalc/specs/fit.toml``. On stacks that were not measured bars lean to longer times, by one more coefficient. A stack
-that only one group has teaches twice: as the unknown one, and with its own numbers.
+four times that of what it misses by), a group of rows weighing less than its number, with priors from
+``dscalc/specs/fit.toml``. A stack that only one group has teaches
+twice: as the unknown one, and with its own numbers.
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ from dscalc.validation.fit_model import UNKNOWN, family
 from dscalc.validation.step import batches
 from dscalc.validation.step_rows import StepRow, read_step_rows
 
-HOLDS = 0.78  # of the rows that bars are to hold; groups that took no part have it between 75 and 85 %
+HOLDS = 0.76  # of the rows that bars are to hold; groups that took no part have it between 75 and 85 %
 STEPS, PACE, DECAY = 300, 0.05, 200  # of the descent; after DECAY steps it slows down
-LEAN = "slower_unmeasured"  # the coefficient that moves a bar's middle and does not widen it
 AT_LEAST = 30  # rows of a group whose share is reported
 
 
@@ -52,7 +51,6 @@ class BarFit:
     rows: tuple[StepRow, ...]
     error: Array  # logarithms of predicted over measured, each row by a fit without its group
     half_width: Array  # by coefficients without its group
-    slower: Array  # the same, of the bar's middle
 
     def held(self, mine: Mask | None = None) -> float:
         """Share of rows that lie within their bars."""
@@ -61,7 +59,7 @@ class BarFit:
 
     def inside(self) -> Mask:
         """Rows that lie within their bars."""
-        return np.asarray(np.abs(self.error + self.slower) <= self.half_width)
+        return np.asarray(np.abs(self.error) <= self.half_width)
 
     def by_group(self) -> dict[str, float]:
         """The same for each group of enough rows."""
@@ -102,8 +100,6 @@ def _squares(names: Sequence[str], parts: Array, unknown: Array, low: Array) -> 
             columns.append(parts[sorts.index(sort)] * (unknown if kind == "unknown" else 1.0))
         elif name == "low":
             columns.append(parts[sorts.index("linear")] * low)
-        elif name == LEAN:
-            columns.append(np.zeros(len(low)))
         elif name == "always_experts":
             columns.append((parts[sorts.index("experts")] > 0.0) * 1.0)
         else:
@@ -111,25 +107,21 @@ def _squares(names: Sequence[str], parts: Array, unknown: Array, low: Array) -> 
     return np.stack(columns, axis=1) ** 2
 
 
-def _descended(
-    squares: Array, lean: Array, at: int, error: Array, weight: Array, counted: Mask, prior: Array, pull: float
-) -> Array:
+def _descended(squares: Array, error: Array, weight: Array, counted: Mask, prior: Array, pull: float) -> Array:
     """Coefficients that score best."""
     logs = prior.copy()
     first, second = np.zeros(len(prior)), np.zeros(len(prior))
     for number in range(1, STEPS + 1):
         values = np.exp(logs)
-        width, off = np.sqrt(squares @ values**2), error + lean * values[at]
-        missed = (np.abs(off) > width) / (1.0 - HOLDS)
+        width = np.sqrt(squares @ values**2)
+        missed = (np.abs(error) > width) / (1.0 - HOLDS)
         gradient = (squares * values**2).T @ (weight * (1.0 - missed) / width**2) + pull * (logs - prior)
-        gradient[at] += values[at] * float(np.sum(weight * missed * lean / np.where(missed > 0.0, off, 1.0)))
         first, second = 0.9 * first + 0.1 * gradient, 0.99 * second + 0.01 * gradient**2
         step = PACE * (1.0 if number < DECAY else 0.2)
         logs = logs - step * (first / (1.0 - 0.9**number)) / (np.sqrt(second / (1.0 - 0.99**number)) + 1e-9)
     values = np.exp(logs)
-    ratio = np.abs(error + lean * values[at]) / np.sqrt(squares @ values**2)
-    wider = np.quantile(ratio[counted], HOLDS)  # at last as many rows as wanted are held
-    return np.where(np.arange(len(values)) == at, values, values * wider)
+    ratio = np.abs(error) / np.sqrt(squares @ values**2)
+    return np.asarray(values * np.quantile(ratio[counted], HOLDS))  # at last as many rows as wanted are held
 
 
 def fit_bars() -> BarFit:
@@ -166,22 +158,16 @@ def fit_bars() -> BarFit:
     from_group = np.concatenate([groups, groups[unknown]])
     as_what = np.char.add(from_group, np.where(np.arange(len(from_group)) >= len(rows), " known", ""))
     weight = np.asarray([float((as_what == name).sum()) ** -0.5 for name in as_what])
-    leaning = names.index(LEAN)
-    lean = unknown * (1.0 - others[0])
-    taught_lean = np.concatenate([lean, np.zeros(int(unknown.sum()))])
     counted = np.arange(len(from_group)) < len(rows)
-    half_width, slower = np.empty(len(rows)), np.empty(len(rows))
+    half_width = np.empty(len(rows))
     for group in sorted(set(groups)):
         rest = from_group != group
         part = weight[rest] / weight[rest].sum()
-        values = _descended(
-            taught[rest], taught_lean[rest], leaning, taught_error[rest], part, counted[rest], prior, pull
-        )
+        values = _descended(taught[rest], taught_error[rest], part, counted[rest], prior, pull)
         mine = groups == group
         half_width[mine] = np.sqrt(scored[mine] @ values**2)
-        slower[mine] = np.minimum(lean[mine] * values[leaning], half_width[mine])
-    values = _descended(taught, taught_lean, leaning, taught_error, weight / weight.sum(), counted, prior, pull)
-    return BarFit(names, values, tuple(rows), error, half_width, slower)
+    values = _descended(taught, taught_error, weight / weight.sum(), counted, prior, pull)
+    return BarFit(names, values, tuple(rows), error, half_width)
 
 
 def report(found: BarFit) -> str:

@@ -56,9 +56,8 @@ def _weights(rows: Sequence[StepRow], healthy: Mask) -> Array:
     flags = [row.row.flags for row in rows]
     floors = np.asarray(
         [
-            row.row.layout.pp == 1
-            and "slow_outlier" not in f
-            and ("latency_bound" in f or not row.row.shape.experts)
+            (row.row.layout.pp == 1 or bool(row.row.shape.experts))
+            and not any(flag in f for flag in ("slow_outlier", "proxy_layers", "known_regression_in_release"))
             and row.row.quality in "AB"
             and row.task in ("pretrain", "")
             for row, f in zip(rows, flags, strict=True)

@@ -231,6 +231,13 @@ def _zero(text: str) -> tuple[int, bool]:
     return 0, True
 
 
+def _expert_tensor(cells: dict[str, str], notes: str, stage: int) -> int:
+    """Ranks that share an expert: as printed, else as the source's table says, else one."""
+    stated = re.search(r"\betp ?=? ?(\d{1,4})\b", notes.lower())
+    degree = int(stated.group(1)) if stated else whole(cells, "tp", 1) if cells.get("etp") == "tp" else 1
+    return degree if stage % (degree * whole(cells, "ep", 1)) == 0 else 1
+
+
 def _layout(
     cells: dict[str, str], stack: str, notes: str, options: dict[str, object], adapted: bool, meaning: Meaning
 ) -> LayoutSpec:
@@ -283,7 +290,7 @@ def _layout(
         vpp=vpp,
         cp=cp,
         ep=ep,
-        etp=1,
+        etp=_expert_tensor(cells, notes, gpus // pp),
         zero=stage,
         schedule=schedule,
         sequence_parallel=choice.sequence_parallel and tp > 1 if parallel is None else parallel > 0,

@@ -41,7 +41,6 @@ class StepPrediction:
     mfu: float
     healthy: bool
     half_width: float  # of the 80 % bar, of the logarithm
-    slower: float  # its middle above the prediction
     terms: tuple[tuple[str, float], ...]
 
 
@@ -219,7 +218,6 @@ def _compare(row: StepRow, step: Step, at: int, ideal_s: float, bars: Bar) -> St
         mfu=reached,
         healthy=is_healthy(row, reached),
         half_width=float(bars.half_width_fraction[at]),
-        slower=float(bars.slower_fraction[at]),
         terms=tuple((leaf.spec.path, float(leaf.exposed_s[at])) for leaf in step.terms),
     )
 

@@ -119,6 +119,8 @@ def _lower(cells: dict[str, str]) -> StepRow:
     for flag in filter(None, cells.get("flags", "").split(";")):
         if flag in LEFT_OUT_FLAGS:
             raise UnusableRowError(LEFT_OUT_FLAGS[flag])
+    if re.search(r"\bcapacity=\d", cells.get("notes", "")):
+        raise UnusableRowError("experts padded to a capacity, tokens beyond it dropped")
     task = cells.get("task", "")
     if task not in TRAINING:
         raise UnusableRowError(f"task {task}: not training of all weights")
@@ -168,7 +170,7 @@ def _filled(cells: dict[str, str]) -> dict[str, str]:
     given = table["default"] | own
     found = dict(cells)
     for name, value in given.items():
-        if name in ("vocab", "precision", "recompute", "micro_batch", "zero_or_fsdp") and not found.get(name):
+        if name in ("vocab", "precision", "recompute", "micro_batch", "zero_or_fsdp", "etp") and not found.get(name):
             found[name] = str(value)
     if cells["gpu"].startswith("V100") and not cells.get("precision"):
         found["precision"] = "fp16"
@@ -180,6 +182,14 @@ def _filled(cells: dict[str, str]) -> dict[str, str]:
         tuple(table["megatron_core_on"]["gpus"])
     ):
         found["framework"] = "Megatron-Core"
+    for rule in table["stack_of_experts"] if cells.get("moe_experts") else ():
+        if (
+            found.get("framework", "").startswith(tuple(rule["frameworks"]))
+            and any(word in cells.get("notes", "").lower() for word in rule["words"])
+            and ("precision" not in rule or cells.get("precision") in rule["precision"])
+            and ("gpus" not in rule or cells["gpu"].startswith(tuple(rule["gpus"])))
+        ):
+            found["framework"] = rule["means"]
     newer = table["megatron_v3_with"]
     if found.get("framework") == newer["framework"] and any(number(found, name) for name in newer["columns"]):
         found["framework"] = newer["means"]

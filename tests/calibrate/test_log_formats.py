@@ -15,7 +15,7 @@ from dscalc.calibrate.logs import read_log, read_text
 from dscalc.calibrate.measurements import Read, Table
 from dscalc.calibrate.table_checks import NOTHING_STATED, Stated
 from dscalc.errors import InputError
-from tests.calibrate.written import GENERATIONS, NOISE, nccl_tests, times_of
+from tests.calibrate.written import GENERATIONS, NOISE, OTHERS, nccl_tests, times_of
 
 SIZES = [1024 << k for k in range(0, 20, 2)]
 
@@ -69,6 +69,24 @@ def test_the_format_says_which_library() -> None:
     assert read(log.text).format == "nccl-tests"
 
 
+def test_the_first_years_counted_milliseconds() -> None:
+    one = table(OTHERS["first-years"])
+    assert (one.op, one.ranks, one.nodes, one.gpu) == ("all_reduce", 4, 1, "Tesla P100-PCIE-16GB")
+    assert one.time_s == pytest.approx(np.array([[0.148e-3, 13.442e-3], [0.150e-3, 13.501e-3]]))
+    assert all(c.ok for c in one.checks), one.checks
+
+
+def test_a_warning_of_nccl_names_its_place_in_the_source() -> None:
+    log = nccl_tests("all_reduce", 8, SIZES, times_of(SIZES, 12.0, 180.0))
+    warning = "gpu01:4000:4031 [0] transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer with status=12"
+    with pytest.raises(InputError, match=r"line 17 says .*NCCL WARN NET/IB : Got completion from peer"):
+        read("\n".join([*log.lines[: min(log.rows)], warning]) + "\n")
+    at = min(log.rows) + 2
+    row = log.lines[at]
+    broken = "\n".join([*log.lines[:at], row[:50] + warning, row[50:], *log.lines[at + 1 :]]) + "\n"
+    assert table(broken).size_bytes.tolist() == SIZES
+
+
 def test_a_run_that_died_names_the_warning_of_nccl() -> None:
     log = nccl_tests("all_reduce", 8, SIZES, times_of(SIZES, 12.0, 180.0))
     with pytest.raises(InputError, match=r"line 26 says .*NCCL WARN NET/IB : Got completion with error 12"):
@@ -81,6 +99,21 @@ def test_several_tests_in_one_file() -> None:
     found = read(first.text + "\n" + second.text + "\n" + first.text)
     assert [(t.op, t.ranks) for t in found.tables] == [("all_reduce", 16), ("send_recv", 2), ("all_reduce", 16)]
     assert np.isnan(found.tables[1].time_s[1]).all()
+
+
+def test_groups_side_by_side_are_of_their_own_size() -> None:
+    """NCCL_TESTS_SPLIT: 16 ranks of two nodes as eight pairs, one a rail; or as two nodes, each for itself."""
+    for ranks, nodes, groups, colour in ((2, 2, 8, lambda rank: rank % 8), (8, 1, 2, lambda rank: rank // 8)):
+        log = nccl_tests("all_reduce", ranks, SIZES, times_of(SIZES, 20.0, 90.0))
+        start = log.text.index("#  Rank")
+        head, _, rows = log.text[:start], *log.text[start:].partition("#\n#  ")[1:]
+        listed = "".join(
+            f"#  Rank {r:2d} Group {colour(r):2d} Pid {4000 + r:6d} on gpu{r // 8:02d} device {r % 8:2d} [0x01] H100\n"
+            for r in range(16)
+        )
+        one = table(head + listed + "#\n#  " + rows)
+        assert (one.ranks, one.nodes, one.groups) == (ranks, nodes, groups)
+        assert all(c.ok for c in one.checks), one.checks
 
 
 def test_rows_without_a_header_are_parted_by_their_ranks() -> None:
@@ -142,6 +175,14 @@ def test_wide_cells_that_run_together_are_parted() -> None:
     assert one.size_bytes.tolist() == [17179869184.0]
 
 
+def test_decimal_commas_are_points() -> None:
+    log = nccl_tests("all_reduce", 8, SIZES, times_of(SIZES, 12.0, 180.0))
+    text = "\n".join(line.replace(".", ",") if i in log.rows else line for i, line in enumerate(log.lines))
+    one = table(text + "\n")
+    assert one.time_s[0].tolist() == table(log.text).time_s[0].tolist()
+    assert all(c.ok for c in one.checks), one.checks
+
+
 def test_times_of_the_cpu_are_said() -> None:
     log = nccl_tests("all_reduce", 8, SIZES, times_of(SIZES, 12.0, 180.0))
     assert not check(table(log.text.replace("   time", "cputime")), "device_time")
@@ -190,6 +231,8 @@ def test_json_of_nccl_tests() -> None:
     assert all(c.ok for c in one.checks), one.checks
     tagged = read("[1,0]<stdout>:" + nccl_json())
     assert tagged.tables[0].size_bytes.tolist() == SIZES
+    labelled = "".join(f"0: {line}\n" for line in json.dumps(json.loads(nccl_json()), indent=2).split("\n"))
+    assert read(labelled).tables[0].size_bytes.tolist() == SIZES
 
 
 def test_json_that_was_cut_gives_the_records_that_are_whole() -> None:
@@ -243,6 +286,8 @@ def test_csv_with_units_in_its_heading() -> None:
     one = table(text)
     assert one.time_s[:, 0] == pytest.approx([92.79e-6, 92.15e-6])
     assert (one.op, one.ranks) == ("all_reduce", 8)  # 19.78 GB/s x 92.79 us / 1 MiB = 1.75
+    for other in (text.replace(",", "\t"), text.replace(",", ";").replace(".", ",")):
+        assert table(other).time_s.tolist() == one.time_s.tolist()  # and no reader takes them a second time
     torn = table(text[:-4])
     assert torn.size_bytes.tolist() == [1048576.0]
     assert torn.rows_torn == 1
@@ -436,6 +481,30 @@ def test_encodings(tmp_path: Path, encoding: str) -> None:
     path.write_bytes(("# Läufe\r\n" + log.text.replace("\n", "\r\n")).encode(encoding))
     (one,) = read_log(path).tables
     assert one.size_bytes.tolist() == SIZES
+
+
+HIDDEN = "\u202e\u2066\u200b\x07\x9b\ufeff\u2028\x1b[31m"
+
+
+@pytest.mark.parametrize("form", ["text", "json", "mamf"])
+def test_names_in_a_file_cannot_command_a_terminal_or_turn_text_around(tmp_path: Path, form: str) -> None:
+    log = nccl_tests("all_reduce", 8, SIZES, times_of(SIZES, 12.0, 180.0), hosts=2)
+    name = f"NVIDIA {HIDDEN} H\u202e100 80GB\u202c"
+    file = tmp_path / "a\u202e\x1b[31mb.log"
+    if form == "mamf":
+        text = MAMF.replace("NVIDIA H100 80GB HBM3", name) + "     1 |  700.1 TFLOPS @ 1024x2048x4096 | best: 700.1\n"
+    elif form == "json":
+        text = nccl_json().replace("NVIDIA H200", name.replace("\x1b", "\\u001b").replace("\x07", "\\u0007"))
+    else:
+        text = log.text.replace("NVIDIA H100", name).replace(" on node", " on \u202enode")
+    file.write_text(text, encoding="utf-8")
+    found = read_log(file)
+    (one,) = [*found.tables, *found.compute]
+    assert one.gpu.replace("[31m", "").split() == ["NVIDIA", "H100", "80GB"]
+    assert one.gpu.isprintable()
+    assert found.file == one.file == f"{tmp_path}/a [31mb.log"
+    if form == "text":
+        assert (found.tables[0].ranks, found.tables[0].nodes) == (8, 2)
 
 
 def test_bare_returns_of_a_progress_display() -> None:

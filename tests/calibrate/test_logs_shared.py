@@ -19,7 +19,8 @@ from tests.calibrate.written import NOISE, TAGS
 OPS = {"allreduce": "all_reduce", "reducescatter": "reduce_scatter", "alltoall": "all_to_all", "sendrecv": "send_recv"}
 HEADERLESS = "0"  # the index counts headers; rows without one still make tables
 SIDE_BY_SIDE = "105-"  # two columns of one operation at two sizes of group: two tables of that many rows
-# of rows whose out-of-place half lost a cell, the index takes the in-place half
+# Its rows went on some lines below, and their out-of-place half lost a cell on the way. The index took the last four
+# cells for the first four: its 206.99 GB/s is printed in the in-place half, and 206.97 is the most out of place.
 REJOINED_FROM_IN_PLACE = {"031-h100-2gpu-scaling-attributed-g2-NVLS.txt"}
 COMPLETE_AVERAGE_FAILS = ("054-", "061-", "114-")  # rows are elided, or the page shows a part of the table
 

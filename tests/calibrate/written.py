@@ -147,6 +147,26 @@ TAGS = (
 
 # One short log of each other format, in the layout of the program that writes it.
 OTHERS = {
+    "first-years": """nThread 1 nGpus 4 minBytes 8 maxBytes 134217728 step: 2(factor) warmup iters: 5 iters: 20
+# NCCL Tests compiled with NCCL 2.3
+# Using devices
+#   Rank  0 on       luna device  0 [0x04] Tesla P100-PCIE-16GB
+#   Rank  1 on       luna device  1 [0x06] Tesla P100-PCIE-16GB
+#   Rank  2 on       luna device  2 [0x07] Tesla P100-PCIE-16GB
+#   Rank  3 on       luna device  3 [0x08] Tesla P100-PCIE-16GB
+
+#                                                 out-of-place                    in-place
+#      bytes             N    type      op     time  algbw  busbw      res     time  algbw  busbw      res
+     1048576        262144   float     sum    0.148   7.08  10.63    0e+00    0.150   6.99  10.49    0e+00
+   134217728      33554432   float     sum   13.442   9.99  14.98    2e-07   13.501   9.94  14.91    2e-07
+ Out of bounds values : 0 OK
+ Avg bus bandwidth    : 12.7525
+""",
+    "csv-semicolons": """size;count;type;redop;time;algbw;busbw
+1048576;262144;float;sum;92,79;11,30;19,78
+2097152;524288;float;sum;93,25;22,49;39,36
+4194304;1048576;float;sum;99,10;42,32;74,07
+""",
     "cookbook": """
 ---- Performance of all_reduce on 8 devices ---------------------------------------------------------
 Size (Bytes)         Description               Duration             Throughput (Gbps)    BusBW (Gbps)

@@ -50,7 +50,12 @@ def layer(
     layout = layouts(the_books, **given)
     one, none = np.ones((1, 1)), np.zeros((1, 1))
     stage = StageKinds(
-        index=none, layers=one, moe_layers=one if kind == "moe" else none, has_embedding=none, has_head=none
+        index=none,
+        layers=one,
+        moe_layers=one if kind == "moe" else none,
+        has_embedding=none,
+        has_head=none,
+        outer_layers=one,
     )
     kept = one - full_recompute_layers(layout, stage)
     leaves = saved(shape, layer_bytes(shape, layout, adapters), layout, stage, kept, one)

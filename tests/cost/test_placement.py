@@ -36,7 +36,8 @@ def every_stage(shape: ModelShape, layout: Layouts) -> StageKinds:
             mine = set(range(stage, p * v, p))
         held = [number for number, chunk in enumerate(chunk_of) if chunk in mine]
         experts = sum(shape.moe_layer[number] for number in held) if shape.moe_layer else 0
-        rows.append([stage, len(held), experts, 0 in mine, p * v - 1 in mine])
+        end = 0 if 0 in mine else p * v - 1 if p * v - 1 in mine else None
+        rows.append([stage, len(held), experts, 0 in mine, p * v - 1 in mine, chunk_of.count(end)])
     return StageKinds(*(np.asarray(column, dtype=np.float64)[:, None] for column in zip(*rows, strict=True)))
 
 
@@ -96,7 +97,7 @@ def test_stages_share_the_layers(shape: ModelShape, placement: str, schedule: st
         kinds = stage_kinds(shape, layout)
         for kind in range(kinds.index.shape[0]):
             stage = int(kinds.index[kind, 0])
-            for name in ("layers", "moe_layers", "has_embedding", "has_head"):
+            for name in ("layers", "moe_layers", "has_embedding", "has_head", "outer_layers"):
                 assert getattr(kinds, name)[kind, 0] == getattr(stages, name)[stage, 0], (schedule, p, stage, name)
 
 

@@ -116,7 +116,7 @@ def only(stage: int) -> Any:
         each = shape.layers // p
         mine = range(stage * each, (stage + 1) * each)
         experts = sum(shape.moe_layer[i] for i in mine) if shape.moe_layer else 0
-        row = [stage, each, experts, stage == 0, stage == p - 1]
+        row = [stage, each, experts, stage == 0, stage == p - 1, each]
         return StageKinds(*(np.asarray([[float(x)]]) for x in row))
 
     return kinds

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dscalc.cost.conventions import NAMES, model_flop
-from dscalc.cost.exchange import exchange
+from dscalc.cost.exchange import exchange, once
 from dscalc.cost.inventory import inventory, part_instances
 from dscalc.cost.layer_time import soft_maximum
 from dscalc.cost.operations import works
@@ -211,3 +211,61 @@ def test_soft_maximum(power: float) -> None:
     found = soft_maximum(first, second, power)
     assert found.tolist() == pytest.approx(((first**power + second**power) ** (1.0 / power)).tolist())
     assert soft_maximum(np.zeros(1), np.zeros(1), power)[0] == 0.0
+
+
+# --- layers with experts ---
+def test_weights_of_experts_are_read_and_their_gradients_written_each_micro_batch() -> None:
+    """Mixtral-8x7B on 8 ranks: one expert of 3 * 4096 * 14336 weights a layer, six passes of two bytes at 1 TB/s."""
+    table, plain = ideal_pace()
+    layout = layouts(dp=8, ep=8, seq_len=1024, n_micro=3)
+    machine = ideal_engine(flash_fraction=np.inf, memory_bytes_per_s=1e12)
+    passes = replace(plain, expert_weight_passes=6.0)
+    without, found = (
+        step(MIXTRAL_8X7B, layout, Timing(machine, table, constants, plain_network(RATE))).step_time_s[0]
+        for constants in (plain, passes)
+    )
+    assert found - without == pytest.approx(3 * 32 * 6.0 * 2.0 * 3 * 4096 * 14336 / 1e12, rel=1e-9)
+
+
+def test_every_expert_of_a_rank_costs_launches_that_nothing_hides() -> None:
+    """DeepSeek-V3 has 58 layers of 256 experts: 32 of them on one of 8 ranks, 8 on one of 32."""
+    table, constants = ideal_pace()
+    gaps = replace(table, host_expert_s=np.full(len(table.names), 1e-3))
+    for ep, local in ((8, 32), (32, 8)):
+        layout = layouts(dp=32, ep=ep, seq_len=1024, n_micro=2)
+        without, found = (
+            step(DEEPSEEK_V3, layout, Timing(ideal_engine(), pace, constants, plain_network(RATE))).step_time_s[0]
+            for pace in (table, gaps)
+        )
+        assert found - without == pytest.approx(2 * 58 * local * 1e-3, rel=1e-9)
+
+
+def test_a_layer_with_experts_is_no_faster_than_its_launches() -> None:
+    """Whatever the precision: 3 dense layers of 2 ms, 58 with experts of 9 ms, and nothing to compute."""
+    table, constants = ideal_pace()
+    columns = {"host_layer_s": 2e-3, "host_layer_low_s": 2e-3, "host_moe_layer_s": 9e-3}
+    host = replace(table, **{name: np.full(len(table.names), value) for name, value in columns.items()})
+    machine = ideal_engine(flash_fraction=np.inf, peak_flop_per_s=1e30)
+    found = step(DEEPSEEK_V3, layouts(seq_len=1), Timing(machine, host, constants, plain_network(RATE)))
+    waits = {leaf.spec.path: leaf.exposed_s[0] for leaf in found.terms}["overhead/host"]
+    assert waits == pytest.approx(3 * 2e-3 + 58 * 9e-3, rel=1e-6)
+
+
+@pytest.mark.parametrize(("domains", "ep"), [(1, 8), (4, 32), (8, 64)])
+def test_a_token_goes_once_to_each_place_that_has_one_of_its_experts(domains: int, ep: int) -> None:
+    """Against drawing: 20,000 tokens with 8 of 256 experts each, places counted."""
+    places = domains if domains > 1 else ep
+    generator = np.random.default_rng(7)
+    drawn = np.argpartition(generator.random((20_000, 256)), 8, axis=1)[:, :8] // (256 // places)
+    held = np.mean([len(set(row)) for row in drawn.tolist()])
+    layout = layouts(dp=64, ep=ep, stack=["megatron-deepep", "megatron"])
+    share = once(DEEPSEEK_V3, layout, np.full(2, float(domains)))
+    assert share[0] == pytest.approx(held / 8.0, rel=0.02)
+    assert share[1] == 1.0
+
+
+def test_dispatch_between_nodes_is_that_much_shorter() -> None:
+    """Four nodes, 8 experts a token: 4 (1 - (3/4)^8) = 3.6 copies instead of 8."""
+    layout = layouts(dp=32, ep=32, seq_len=4096, stack=["megatron", "megatron-deepep"])
+    plain, short = exchange(DEEPSEEK_V3, layout, NETWORK).micro_batch.ep_layer_s
+    assert short / plain == pytest.approx(4.0 * (1.0 - 0.75**8) / 8.0, rel=1e-12)

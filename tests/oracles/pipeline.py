@@ -32,19 +32,22 @@ def interleaved(p: int, m: int, v: int, stage: int) -> list[Op]:
     next.
 
     The warm-up is 2 (p - 1 - stage) + (v - 1) p forwards, so that the first backward of the last chunk finds its
-    gradient.
+    gradient. Where p does not divide m, micro-batches go in floor(m / p) equal groups, one at least, as in PyTorch's
+    ``ScheduleInterleaved1F1B``.
     """
+    group, rest = divmod(m, max(m // p, 1))
+    assert rest == 0, "groups differ in size"
 
     def forward(k: int) -> Op:
-        round_, place = divmod(k, p * v)
-        return ("F", round_ * p + place % p, place // p)
+        round_, place = divmod(k, group * v)
+        return ("F", round_ * group + place % group, place // group)
 
     def backward(k: int) -> Op:
-        round_, place = divmod(k, p * v)
-        return ("B", round_ * p + place % p, v - 1 - place // p)
+        round_, place = divmod(k, group * v)
+        return ("B", round_ * group + place % group, v - 1 - place // group)
 
     total = m * v
-    warm_up = min(total, 2 * (p - 1 - stage) + (v - 1) * p)
+    warm_up = min(total, 2 * (p - 1 - stage) + (v - 1) * group)
     order = [forward(k) for k in range(warm_up)]
     for k in range(warm_up, total):
         order += [forward(k), backward(k - warm_up)]

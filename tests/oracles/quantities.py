@@ -84,7 +84,7 @@ def gpt_layer_bytes(
     )
     shape = helpers.gpt(hidden=hidden, heads=heads)
     one, none = np.ones((1, 1)), np.zeros((1, 1))
-    stage = StageKinds(index=none, layers=one, moe_layers=none, has_embedding=none, has_head=none)
+    stage = StageKinds(index=none, layers=one, moe_layers=none, has_embedding=none, has_head=none, outer_layers=one)
     leaves = saved(shape, layer_bytes(shape, layout), layout, stage, one - full_recompute_layers(layout, stage), one)
     return sum(float(array[0, 0]) for spec, array in leaves if spec.path != "activations/statistics")
 
@@ -104,7 +104,7 @@ def lora_parameters(model: str, rank: int, targets: str) -> float:
     """Trainable parameters of adapters on the comma-separated targets."""
     shape, layout = _model(0, model), helpers.layouts()
     one = np.ones((1, 1))
-    stage = StageKinds(0 * one, shape.layers * one, sum(shape.moe_layer) * one, one, one)
+    stage = StageKinds(0 * one, shape.layers * one, sum(shape.moe_layer) * one, one, one, shape.layers * one)
     found = rank_parameters(shape, adapter_sums(shape, Adapters(rank, tuple(targets.split(",")), 2.0)), layout, stage)
     return float((found.matrix + found.other + found.expert)[0, 0])
 

@@ -324,7 +324,7 @@ def test_bars_hold_four_of_five_rows_of_groups_that_never_took_part(bars: BarFit
     assert 0.75 <= bars.held() <= 0.85
     assert all(0.55 <= share <= 0.97 for share in bars.by_group().values())
     assert len(bars.by_group()) >= 6
-    assert np.median(bars.half_width) < 1.5 * np.median(np.abs(bars.error))
+    assert np.median(bars.half_width) < 1.55 * np.median(np.abs(bars.error))  # 1.7 where errors are normal
     for name, value in zip(bars.names, bars.values, strict=True):  # what ships is what this fit gives
         assert record_at(shipped()["error"], name)["value"] == pytest.approx(value, rel=0.02), name
 
@@ -358,3 +358,24 @@ def test_a_slow_network_is_named_where_only_runs_between_nodes_are_slow(found: S
     assert "internevo" in seen["slow_fabric"].message
     assert "3.0 times slower" in seen["slow_fabric"].message
     assert "nccl-tests" in seen["slow_fabric"].next_step
+
+
+def test_dispatchers_and_releases_that_only_notes_name_are_stacks(found: StepValidation) -> None:
+    """Dispatch of moe-modelzoo as printed; full-iteration graphs came to MXFP8 on Grace racks with release 26.06."""
+    stacks = {p.row.row.id: p.row.row.layout.stack for p in found.predictions}
+    assert stacks["moe-modelzoo-0001"] == "megatron-deepep"
+    assert stacks["moe-modelzoo-0004"] == "megatron"
+    assert stacks["xtuner-moe-0003"] == "megatron"
+    assert stacks["xtuner-moe-0004"] == "megatron-deepep"
+    assert stacks["megatron-bridge-0010"] == "megatron-graphs"  # 26.08, mxfp8, GB200
+    assert stacks["megatron-bridge-0148"] == "megatron-deepep"  # an earlier release of the same layout
+    assert stacks["megatron-bridge-0049"] == "megatron-deepep"  # H100
+
+
+def test_experts_share_tensor_parallel_ranks_where_the_source_says_so(found: StepValidation) -> None:
+    """As notes print it, else as the table has it of the source, else not; and never beyond the ranks of a stage."""
+    degrees = {p.row.row.id: p.row.row.layout.etp for p in found.predictions}
+    assert degrees["moe-modelzoo-0005"] == 1  # ETP 1 with tp 4
+    assert degrees["dgxc-benchmarking-0077"] == 4
+    assert degrees["dgxc-benchmarking-0279"] == 1  # tp 2, ep 64 on the 64 ranks of a stage
+    assert degrees["xtuner-moe-0002"] == 1
