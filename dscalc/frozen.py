@@ -24,6 +24,10 @@ else:
         def __init__(self, *args, **given):
             cls = type(self)
             names, defaults = cls.__match_args__, cls._defaults
+            if not args and len(given) == len(names) and cls._known.issuperset(given):  # each one by its name
+                for name, value in given.items():
+                    _put(self, name, value)
+                return
             for name, value in zip(names, args, strict=False):
                 _put(self, name, value)
             for name in names[len(args) :]:
@@ -81,6 +85,7 @@ else:
             body["_defaults"] = {name: body.pop(name) for name in names if name in body}
             body |= _METHODS if eq else _BY_IDENTITY
             body |= {"_values": attrgetter(*names), "__match_args__": names, "__dataclass_fields__": _Fields()}
+            body["_known"] = frozenset(names)
             body["__doc__"] = cls.__doc__ or cls.__name__  # else the standard module works out a signature
             if slots:
                 body["__slots__"] = names

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from dscalc.cost.inventory import ParameterCounts, inventory, parameter_counts
 from dscalc.errors import InputError
 from dscalc.frozen import dataclass
 from dscalc.records import Adapters, Books, Hardware, ModelShape
-from dscalc.specs.hardware import ClusterSpec, GpuSpec
+from dscalc.specs.hardware import GpuSpec
 from dscalc.specs.layout import Resolved, resolve
 from dscalc.specs.layout_spec import LayoutSpec
 from dscalc.specs.model import apply_overrides, load_model
@@ -23,6 +23,9 @@ from dscalc.specs.overlap import overlapped_books
 from dscalc.specs.stack import constant_records, entries, load_books, stack_choice
 from dscalc.specs.store import load_cluster, load_gpu, load_profile_file
 from dscalc.units import parse_bytes
+
+if TYPE_CHECKING:
+    from dscalc.specs.cluster import ClusterSpec
 
 DEFAULT_STACK = "generic"
 NF4_BYTES = 0.516  # per element: half a byte and its block constants, [Dettmers2023]
@@ -228,12 +231,12 @@ def _machine(given: Mapping[str, Any]) -> tuple[Machine, list[Assumption]]:
     cluster: ClusterSpec | None = None
     assumed: list[Assumption] = []
     profiles = (given["profile"],) if "profile" in given else ()
-    folder = "profile" in given and Path(given["profile"]).is_dir()
+    folder = "profile" in given and os.path.isdir(given["profile"])  # noqa: PTH112 - pathlib loads slowly
     if folder and not {"gpu", "cluster"} & set(given):
         raise InputError("is a folder; name what to take from it with --gpu or --cluster", where="--profile")
     if "profile" in given and not folder:
         spec = load_profile_file(given["profile"]).spec
-        if isinstance(spec, ClusterSpec):
+        if spec.profile == "cluster":
             cluster = spec
         else:
             gpu = spec

@@ -11,7 +11,7 @@ from dscalc.answers.case import Case
 from dscalc.answers.envelope import Assumption
 from dscalc.answers.rates import as_read
 from dscalc.errors import InputError
-from dscalc.specs.hardware import ClusterSpec
+from dscalc.specs.cluster import ClusterSpec
 from dscalc.specs.network import (
     Lowered,
     Note,

@@ -14,7 +14,8 @@ from dscalc.calibrate.log_network import SOCKETS, goes_over
 from dscalc.calibrate.measurements import Read
 from dscalc.calibrate.profile import Base, profile_text
 from dscalc.errors import DscalcError, InputError
-from dscalc.specs.hardware import ClusterSpec, GpuSpec
+from dscalc.specs.cluster import ClusterSpec
+from dscalc.specs.hardware import GpuSpec
 from dscalc.specs.network import lower_network
 from dscalc.specs.store import cluster_ids, load_cluster
 from dscalc.units import format_rate

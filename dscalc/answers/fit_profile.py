@@ -20,7 +20,8 @@ from dscalc.calibrate.series import LIKELY_NODE
 from dscalc.cost.measured import bus_volume
 from dscalc.errors import InputError, MissingLibraryError
 from dscalc.frozen import dataclass
-from dscalc.specs.hardware import ClusterSpec, GpuSpec
+from dscalc.specs.cluster import ClusterSpec
+from dscalc.specs.hardware import GpuSpec
 from dscalc.specs.network import load_interconnect
 from dscalc.specs.store import load_cluster, load_gpu, load_profile_file
 

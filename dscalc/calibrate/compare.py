@@ -16,7 +16,8 @@ from dscalc.calibrate.tier_rates import placed
 from dscalc.cost.collectives import collective
 from dscalc.cost.measured import bus_volume
 from dscalc.records import Network
-from dscalc.specs.hardware import ClusterSpec, GpuSpec
+from dscalc.specs.cluster import ClusterSpec
+from dscalc.specs.hardware import GpuSpec
 from dscalc.specs.measured import CurveSpec, lower_curves
 from dscalc.units import KIB
 

@@ -15,7 +15,8 @@ from dscalc.calibrate.tier_rates import TierFit, tier_factors
 from dscalc.errors import InputError
 from dscalc.frozen import dataclass
 from dscalc.specs.calibrated import ABOVE_PEAK
-from dscalc.specs.hardware import DTYPES, ClusterSpec, GpuSpec
+from dscalc.specs.cluster import ClusterSpec
+from dscalc.specs.hardware import DTYPES, GpuSpec
 from dscalc.specs.links import InterconnectSpec
 from dscalc.specs.measured import lower_curves
 from dscalc.specs.network import inner_tier, lower_network

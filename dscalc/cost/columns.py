@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -157,6 +157,58 @@ def first_of(masks: Sequence[Mask]) -> NDArray[np.uint8]:
     for mask in reversed(masks):
         found = (found + np.uint8(1)) * ~mask
     return found
+
+
+def largest_of(values: Array) -> NDArray[np.intp]:
+    """Which row is the largest in each column, the first one on a tie.
+
+    Args:
+        values [-, (kinds, n)]: a row a kind, few of them.
+
+    Returns:
+        Number of the row [index, (n,)].
+
+    Raises:
+        nothing.
+
+    References:
+        [Definition].
+    """
+    found, most = np.zeros(values.shape[1], dtype=np.intp), values[0]
+    for number in range(1, len(values)):
+        found = np.maximum(found, (values[number] > most) * number)
+        most = np.maximum(most, values[number])
+    return found
+
+
+def row_of(kind: NDArray[np.intp]) -> Callable[[Array], Array]:
+    """Takes one entry of each column of arrays (kinds, n): the one in row ``kind`` of that column.
+
+    Args:
+        kind [index, (n,)]: which row.
+
+    Returns:
+        A function from an array of shape (kinds, n), or (kinds, 1) or (1, n) where the others are the same, to the
+        entries, which are fewer than n where it has one row of one entry [-, (n,)].
+
+    Raises:
+        nothing.
+
+    References:
+        [Definition].
+    """
+    places = {1: kind}  # by the width of an array
+
+    def pick(values: Array) -> Array:
+        count, n = values.shape
+        if count == 1:
+            return np.asarray(values[0])
+        if n not in places:
+            places[n] = kind * n + np.arange(n)
+        picked: Array = values.reshape(-1).take(places[n])
+        return picked
+
+    return pick
 
 
 def used(code: NDArray[np.intp], count: int) -> NDArray[np.intp]:

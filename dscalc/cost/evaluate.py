@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 
 MEMORY_REASON = "memory"
 
-# Rows a call where there are many. Nanoseconds a row of neighbours in the space of tests/benchmarks, by rows a call,
-# memory alone and with the step: 8,192: 400 and 940; 16,384: 400 and 870; 32,768: 400 and 610, or several times that
-# where the columns leave the cache. A call costs one and three milliseconds whatever its rows.
+# Rows a call where there are many. A call costs one millisecond without the step and three more with it whatever its
+# rows, and larger columns leave the cache. Nanoseconds a row of neighbours in the space of tests/benchmarks, a dense
+# model on busy cores, memory alone and with the step: 16,384 rows: 530 and 890; 32,768: 530 and 745; 65,536: 590 and
+# 780; memory of layouts with experts from all over the space: 1,100, and 2,300 at 32,768, with more kinds of stages.
 CHUNK_ROWS = 16384
+TIMED_ROWS = 2 * CHUNK_ROWS  # with the step, of neighbours
 
 # The C library hands freed memory back to the system until it has freed something as large before: endless page faults.
 np.empty((1 << 22) - 4096)  # just under 32 MiB, the largest size it learns from

@@ -9,7 +9,9 @@ import numpy as np
 
 from dscalc.cost.axes import groups
 from dscalc.cost.collectives import collective
+from dscalc.cost.columns import COLUMNS
 from dscalc.cost.communication import listed_stage, located
+from dscalc.cost.factors import Distinct, alike
 from dscalc.cost.model_transfers import model_parallel, weight_copies
 from dscalc.cost.placement import stage_kinds
 from dscalc.cost.rank_parameters import adapter_sums, part_sums, rank_parameters
@@ -38,6 +40,8 @@ PER_MICRO_BATCH = (
     "loss",
     "stack",
 )
+# how many calls there are is another matter: their bytes and ranks depend on fewer
+PER_MICRO_BATCH_CALL = tuple(name for name in PER_MICRO_BATCH if name not in ("recompute", "recompute_layers"))
 PER_STEP = (
     "tp",
     "pp",
@@ -56,6 +60,7 @@ PER_STEP = (
     "stack",
     "recipe",
 )
+PER_STEP_CALL = tuple(name for name in PER_STEP if name not in ("reshard", "no_sync", "n_micro"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,21 +116,24 @@ class _Sent:
     misaligned: Array
 
 
-def _timed(transfers: Sequence[Transfer], gpus: Array, network: Network) -> list[_Sent]:
-    """What is sent at all, timed, in the order of the transfers; those of the same operation in one go."""
+def _timed(transfers: Sequence[Transfer], gpus: Array, network: Network, calls: Distinct) -> list[_Sent]:
+    """What is sent at all, timed, in the order of the transfers; those of the same operation in one go.
+
+    ``calls``: rows whose calls are alike, which are timed once.
+    """
     ops: dict[str, list[int]] = {}
     for number, transfer in enumerate(transfers):
         if np.any((transfer.group > 1.0) & (transfer.calls > 0.0)):
             ops.setdefault(transfer.op, []).append(number)
     found: dict[int, _Sent] = {}
+    count = len(calls.first)
     for op, numbers in ops.items():
         mine = [transfers[number] for number in numbers]
-        count = max(len(each.message_bytes + each.calls + gpus) for each in mine)
 
-        def stacked(columns: Sequence[Array | float], count: int = count) -> Array:
+        def stacked(columns: Sequence[Array | float]) -> Array:
             rows = np.empty((len(columns), count))
             for row, column in zip(rows, columns, strict=True):
-                row[:] = column
+                row[:] = column.take(calls.first) if isinstance(column, np.ndarray) and len(column) > 1 else column
             return rows.reshape(-1)
 
         group = stacked([t.group for t in mine])
@@ -139,12 +147,37 @@ def _timed(transfers: Sequence[Transfer], gpus: Array, network: Network) -> list
             used = (transfer.group > 1.0) & (transfer.calls > 0.0)
             found[number] = _Sent(
                 transfer,
-                call_s[part] * transfer.calls,
-                lies.inside[0, part],
-                lies.domains[0, part],
-                np.where(used, lies.misaligned[part], 0.0),
+                calls.spread(call_s[part]) * transfer.calls,
+                calls.spread(lies.inside[0, part]),
+                calls.spread(lies.domains[0, part]),
+                used * calls.spread(lies.misaligned[part] * 1.0),
             )
     return [found[number] for number in sorted(found)]
+
+
+def _calls(layouts: Layouts, names: Sequence[str], network: Network) -> Distinct:
+    """Rows whose calls are alike; each by itself where the network differs from row to row."""
+    if varies(network):
+        return Distinct(np.arange(max(len(getattr(layouts, name)) for name in COLUMNS)), None)
+    return alike(layouts, names)
+
+
+def varies(network: Network) -> bool:
+    """Whether a network differs from layout to layout.
+
+    Args:
+        network [tiers, (n,)]: the network.
+
+    Returns:
+        True where a column of a tier has more than one entry.
+
+    Raises:
+        nothing.
+
+    References:
+        [Definition].
+    """
+    return any(np.size(getattr(tier, name)) > 1 for tier in network.tiers for name in tier.__match_args__)
 
 
 def once(model: ModelShape, layouts: Layouts, domains: Array) -> Array:
@@ -199,7 +232,8 @@ def micro_batch_exchange(
     zero = 0.0 * (derived.gpus + stage.layers)
     tp, ends, cp, ep, pp, messages, cp_hides, misaligned = (zero,) * 8
     inside, domains, pp_domains = (zero + 1.0,) * 3
-    for each in _timed(model_parallel(model, layouts, stage), derived.gpus, network):
+    calls = _calls(layouts, PER_MICRO_BATCH_CALL, network)
+    for each in _timed(model_parallel(model, layouts, stage), derived.gpus, network, calls):
         transfer = each.transfer
         used = transfer.calls > 0.0
         misaligned = np.maximum(misaligned, each.misaligned)
@@ -267,7 +301,7 @@ def step_exchange(
     dp, copies, misaligned, domains = zero, zero, zero, zero + 1.0
     transfers = data_parallel(model, layouts, derived, stage, wire)
     transfers += weight_copies(model, layouts, derived, stage, wire, adapters)
-    for each in _timed(transfers, derived.gpus, network):
+    for each in _timed(transfers, derived.gpus, network, _calls(layouts, PER_STEP_CALL, network)):
         misaligned = np.maximum(misaligned, each.misaligned)
         if each.transfer.axis == "pp":
             copies = copies + each.time_s

@@ -176,3 +176,31 @@ def distinct(parts: Sequence[Coded]) -> Distinct:
     first = np.zeros(found.count, dtype=np.intp)
     first[found.codes[::-1]] = np.arange(len(found.codes) - 1, -1, -1)
     return Distinct(first, found.codes)
+
+
+def alike(layouts: Layouts, names: Sequence[str], known: dict[str, Coded] | None = None) -> Distinct:
+    """The combinations of some columns that occur.
+
+    Args:
+        layouts [degrees, (n,)]: the layout columns.
+        names: the columns that count.
+        known [index, (n,)]: codes of columns that have been made; more are added.
+
+    Returns:
+        A row of each combination, and the combination of each row [index, (n,)].
+
+    Raises:
+        nothing.
+
+    References:
+        [Definition].
+    """
+    codes = {} if known is None else known
+    parts = []
+    for name in names:
+        column = getattr(layouts, name)
+        if column.shape[0] > 1:
+            if name not in codes:
+                codes[name] = coded(column)
+            parts.append(codes[name])
+    return distinct(parts)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dscalc.cost import state, transient
-from dscalc.cost.columns import first_of, rows
+from dscalc.cost.columns import first_of, row_of, rows
 from dscalc.cost.host import host_terms
 from dscalc.cost.leaves import Columns, Stages, layout_columns, loads, on_stages
 from dscalc.cost.moments import AT_FORWARD, FIRST_MOMENT, FORWARD_MOMENT, MOMENTS, STEP_MOMENT
@@ -289,16 +289,7 @@ def _fullest(totals: Sequence[Array]) -> tuple[Moments, Moments]:
 
 def _pick(kinds: StageKinds, load: tuple[Array, Array], kind: Moments) -> tuple[StageKinds, Array, Array]:
     """One stage of each layout, its micro-batches in flight, and whether a backward has run when it is fullest."""
-    code = kind.astype(np.intp)
-    places = {1: code}  # by the width of an array
-
-    def pick(values: Array) -> Array:
-        count, n = values.shape
-        if n not in places:
-            places[n] = code * n + np.arange(n)
-        picked: Array = values[0] if count == 1 else values.reshape(-1).take(places[n])
-        return picked
-
+    pick = row_of(kind.astype(np.intp))
     flying, accumulated = load
     stage = StageKinds(*(pick(getattr(kinds, field.name)) for field in fields(StageKinds)))
     return stage, pick(flying), pick(accumulated)

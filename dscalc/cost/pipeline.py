@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dscalc import codes
+from dscalc.cost.columns import used
 from dscalc.cost.pipeline_runs import Runs, places, stage_sum
 from dscalc.cost.zero_bubble import dualpipe_s, zb_h1_s, zb_h2_s, zb_v_s
 from dscalc.frozen import dataclass
@@ -201,7 +202,7 @@ def pipeline_s(runs: Runs, schedule: NDArray[np.intp]) -> Array:
     """
     found = runs.micro * runs.slowest
     several = runs.stages > 1.0
-    for code in np.unique(schedule).tolist():
+    for code in used(schedule, len(codes.SCHEDULES)).tolist():
         rows = np.flatnonzero((schedule == code) & several)
         if rows.size:
             every = rows.size == found.size

@@ -176,7 +176,9 @@ def state(shape: ModelShape, layouts: Layouts, entries: Entries, groups: Groups,
         return by_shard * sharded + whole, by_expert_shard * sharded + whole if experts else whole
 
     def on(share: tuple[Array, Array], bytes_each: Array) -> Parts:
-        """Bytes of each parameter, dense and expert alike."""
+        """Bytes of each parameter, dense and expert alike; nothing where no layout has any."""
+        if not bytes_each.any():
+            return ()
         parts = ((bytes_each * share[0], DENSE), (bytes_each * share[1], EXPERT))
         return parts if experts else parts[:1]
 
@@ -238,11 +240,14 @@ def state(shape: ModelShape, layouts: Layouts, entries: Entries, groups: Groups,
 
     together = (groups.dp_cp != 1.0).astype(np.float64)
     sharded = (layouts.zero >= 1.0) * together
-    bucketed = recipe.ddp_buckets * (together - sharded)
-    flat = recipe.flat_gather * (sharded * (1.0 - three))
+    bucketed, flat = recipe.ddp_buckets, recipe.flat_gather
+    bucketed = bucketed * (together - sharded) if bucketed.any() else bucketed
+    flat = flat * (sharded * (1.0 - three)) if flat.any() else flat
     at_step = kept * not_fused
 
     def at_the_step(bytes_each: Array, share: tuple[Array, Array]) -> Parts:
+        if not bytes_each.any():
+            return ()
         parts = ((bytes_each * share[0], STEP_DENSE), (bytes_each * share[1], STEP_EXPERT))
         return parts if experts else parts[:1]
 
@@ -317,5 +322,6 @@ def state_quantities(
         found[UNREDUCED] = ((FORWARD_AND_LAST, elements * accumulated), (AT_FIRST, elements))
     if held.compute_copy.parts:
         found |= {LIVE_DENSE: ((BEFORE_STEP, dense),), LIVE_EXPERT: ((BEFORE_STEP, trained.expert),)}
-    found |= {STEP_DENSE: ((AT_STEP, dense),), STEP_EXPERT: ((AT_STEP, trained.expert),)}
+    if any(term.parts for term in held.step):
+        found |= {STEP_DENSE: ((AT_STEP, dense),), STEP_EXPERT: ((AT_STEP, trained.expert),)}
     return found

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dscalc.cost.axes import groups
-from dscalc.cost.columns import COLUMNS
+from dscalc.cost.columns import COLUMNS, largest_of, row_of
 from dscalc.cost.exchange import (
     PER_MICRO_BATCH,
     PER_STEP,
     Exchange,
     MicroBatchExchange,
-    StepExchange,
     exchange,
     micro_batch_exchange,
     step_exchange,
+    varies,
 )
-from dscalc.cost.factors import Coded, Distinct, coded, distinct, some_rows
+from dscalc.cost.factors import Coded, Distinct, alike, distinct, some_rows
 from dscalc.cost.layer_time import GROUPS, EndTime, LayerTime, layer_times, soft_maximum
+from dscalc.cost.once_a_step import OnceAStep, once_a_step
 from dscalc.cost.operations import pace_of
 from dscalc.cost.pipeline import pipeline_s
 from dscalc.cost.pipeline_runs import Runs
@@ -35,6 +33,8 @@ from dscalc.records import Adapters, Array, Engine, Layouts, ModelShape, PaceCon
 WEIGHT_SHARE = 0.5  # of a backward: input and weight gradients are products of the same size
 FROZEN_BACKWARD = 0.5  # of a backward: a frozen base has no weight gradients
 LAYER = (*PER_MICRO_BATCH, "attention")  # the columns on which the time of a layer and of a micro-batch depends
+ALL = frozenset((*LAYER, *PER_STEP))
+NOTHING = np.zeros(1)  # a term that no layout has
 ALIKE = 0.7  # of the layouts: with fewer combinations than that, each is worked out once
 
 
@@ -113,7 +113,7 @@ def _stages(shape: ModelShape, layouts: Layouts, kinds: StageKinds) -> _Stages:
 class _MicroBatch:
     """One micro-batch on each stage before gathering of weights adds to it; (runs, n) a stage, (n,) elsewhere."""
 
-    sent: MicroBatchExchange
+    misaligned: Array
     stages: _Stages
     fullest: Array  # layers of the stage that holds most
     dense: LayerTime
@@ -121,6 +121,7 @@ class _MicroBatch:
     ends: EndTime
     dense_s: Array
     moe_s: Array
+    tp_ends_busy_s: Array
     tp_ends_s: Array  # exposed, of a stage with an end of the model
     ends_s: Array  # exposed and computed at the ends of the model
     pp_busy_s: Array
@@ -145,15 +146,17 @@ def _micro_batch(
     waits = sent.pp_messages * pace.message_s
     ends_s = stages.embedding * ends.embedding + stages.head * (ends.head + ends.loss)
     layers = float(sum(shape.moe_layer))
+    dense_s = dense.whole
     return _MicroBatch(
-        sent=sent,
+        misaligned=sent.misaligned,
         stages=stages,
         fullest=fullest,
         dense=dense,
         moe=moe,
         ends=ends,
-        dense_s=dense.whole,
-        moe_s=moe.whole,
+        dense_s=dense_s,
+        moe_s=dense_s if moe is dense else moe.whole,
+        tp_ends_busy_s=sent.tp_ends_s,
         tp_ends_s=tp_ends,
         ends_s=ends_s + np.where(stages.embedding + stages.head > 0.0, tp_ends, 0.0),
         pp_busy_s=sent.pp_s + waits,
@@ -170,11 +173,11 @@ def _spread(record: Any, table: Distinct, known: dict[int, Any] | None = None) -
         return tuple(table.spread(each) for each in record)
     known = {} if known is None else known
     columns = {}
-    for field in fields(record):
-        value = getattr(record, field.name)
+    for name in record.__match_args__:
+        value = getattr(record, name)
         if id(value) not in known:
             known[id(value)] = table.spread(value) if isinstance(value, np.ndarray) else _spread(value, table, known)
-        columns[field.name] = known[id(value)]
+        columns[name] = known[id(value)]
     return type(record)(**columns)
 
 
@@ -206,29 +209,21 @@ def step(
     if _varies(timing):
         return timed_step(shape, layouts, *known, exchange(shape, layouts, timing.network, adapters), adapters)
     codes: dict[str, Coded] = {}
-
-    def table(names: Sequence[str]) -> Distinct:
-        parts = []
-        for name in names:
-            column = getattr(layouts, name)
-            if column.shape[0] > 1:
-                if name not in codes:
-                    codes[name] = coded(column)
-                parts.append(codes[name])
-        return distinct(parts)
-
-    by_layer, by_step = table(LAYER), table(PER_STEP)
-    count = max(getattr(layouts, name).shape[0] for name in COLUMNS)
-    whole = distinct([Coded(t.place, len(t.first)) for t in (by_layer, by_step) if t.place is not None])
+    by_layer, by_step = alike(layouts, LAYER, codes), alike(layouts, PER_STEP, codes)
+    lengths = {name: getattr(layouts, name).shape[0] for name in COLUMNS}
+    count = max(lengths.values())
     some = by_layer.rows(layouts)
     one = _micro_batch(shape, some, *known, micro_batch_exchange(shape, some, timing.network, adapters))
-    exchanged = step_exchange(shape, by_step.rows(layouts), timing.network, adapters)
-    if whole.place is not None and len(whole.first) < ALIKE * count:
-        part = some_rows(layouts, whole.first)
-        one, exchanged = _spread(one, _at(by_layer, whole.first)), _spread(exchanged, _at(by_step, whole.first))
-        return _widened(_whole_step(part, *known, one, exchanged, adapters, keep_terms), whole, count)
-    one, exchanged = _spread(one, by_layer), _spread(exchanged, by_step)
-    return _widened(_whole_step(layouts, *known, one, exchanged, adapters, keep_terms), None, count)
+    some = by_step.rows(layouts)
+    once = once_a_step(some, *known, step_exchange(shape, some, timing.network, adapters))
+    if any(length > 1 and name not in ALL for name, length in lengths.items()):  # else all differ in what counts
+        whole = distinct([Coded(t.place, len(t.first)) for t in (by_layer, by_step) if t.place is not None])
+        if whole.place is not None and len(whole.first) < ALIKE * count:
+            part = some_rows(layouts, whole.first)
+            one, once = _spread(one, _at(by_layer, whole.first)), _spread(once, _at(by_step, whole.first))
+            return _widened(_whole_step(part, timing.table, one, once, adapters, keep_terms), whole, count)
+    one, once = _spread(one, by_layer), _spread(once, by_step)
+    return _widened(_whole_step(layouts, timing.table, one, once, adapters, keep_terms), None, count)
 
 
 def _at(table: Distinct, rows: NDArray[np.intp]) -> Distinct:
@@ -237,10 +232,8 @@ def _at(table: Distinct, rows: NDArray[np.intp]) -> Distinct:
 
 def _varies(timing: Timing) -> bool:
     """Whether GPU or network differ from layout to layout."""
-    arrays = [getattr(timing.engine, field.name) for field in fields(timing.engine)]
-    for tier in timing.network.tiers:
-        arrays += [value for f in fields(tier) if isinstance(value := getattr(tier, f.name), np.ndarray)]
-    return any(np.size(array) > 1 for array in arrays)
+    engine = timing.engine
+    return varies(timing.network) or any(np.size(getattr(engine, name)) > 1 for name in engine.__match_args__)
 
 
 def _widened(found: Step, table: Distinct | None, count: int) -> Step:
@@ -293,29 +286,31 @@ def timed_step(
         [Narayanan2021] sections 2-3, [Korthikanti2022] section 5; fitted, see docs/explanation/step-time.md.
     """
     one = _micro_batch(shape, layouts, engine, table, constants, sent.micro_batch)
-    return _whole_step(layouts, engine, table, constants, one, sent.step, adapters, keep_terms=True)
+    once = once_a_step(layouts, engine, table, constants, sent.step)
+    return _whole_step(layouts, table, one, once, adapters, keep_terms=True)
 
 
 def _whole_step(
     layouts: Layouts,
-    engine: Engine,
     table: PaceTable,
-    constants: PaceConstants,
     one: _MicroBatch,
-    sent: StepExchange,
+    once: OnceAStep,
     adapters: Adapters | None,
     keep_terms: bool,
 ) -> Step:
-    pace = pace_of(table, layouts, engine)
     stages, dense, moe, ends, m = one.stages, one.dense, one.moe, one.ends, layouts.n_micro
-    gathered = sent.fsdp_s * np.where(sent.dp_domains > 1.0, pace.gather_slowdown, 1.0)
-    per_layer = gathered / (m * np.maximum(one.fullest, 1.0))
-    dense_waits, moe_waits = (_waits(x, per_layer, pace.overlap_power) for x in (one.dense_s, one.moe_s))
-    dense_s, moe_s = one.dense_s + dense_waits, one.moe_s + moe_waits
-    whole = stages.dense * dense_s + stages.moe * moe_s + one.ends_s + one.pp_s
-    forward = stages.dense * (dense_s * dense.forward) + stages.moe * (moe_s * moe.forward)
-    forward = forward + (one.ends_s + one.pp_s) / 3.0
-    zero = 0.0 * (whole[0] + m + sent.owned_parameters)
+    power = table.overlap_power[layouts.stack]
+    per_layer = once.gathered_s / (m * np.maximum(one.fullest, 1.0))
+    dense_waits = _waits(one.dense_s, per_layer, power)
+    dense_s = one.dense_s + dense_waits
+    whole, forward = stages.dense * dense_s, stages.dense * (dense_s * dense.forward)
+    moe_waits = dense_waits
+    if moe is not dense:
+        moe_waits = _waits(one.moe_s, per_layer, power)
+        moe_s = one.moe_s + moe_waits
+        whole, forward = whole + stages.moe * moe_s, forward + stages.moe * (moe_s * moe.forward)
+    whole, forward = whole + one.ends_s + one.pp_s, forward + (one.ends_s + one.pp_s) / 3.0
+    zero = 0.0 * (whole[0] + m + once.update_s)
     trained = FROZEN_BACKWARD if adapters is not None else 1.0
     backward = (whole - forward) * trained
     chunks = chunks_per_stage(layouts)
@@ -334,35 +329,24 @@ def _whole_step(
     )
     pipeline = pipeline_s(runs, np.broadcast_to(layouts.schedule, zero.shape))
     slowest = runs.slowest
-    kind = np.argmax(np.where(runs.count > 0.0, runs.both, -1.0), axis=0)
-    place = kind * len(zero) + np.arange(len(zero))
-
-    def there(values: Array) -> Array:
-        wide = values if values.shape[-1] == len(zero) else values + zero
-        return np.asarray(wide.reshape(-1).take(place))
-
+    there = row_of(largest_of(np.where(runs.count > 0.0, runs.both, -1.0)))
     scale = m * (slowest / there(whole))  # 1 but for a frozen base
-    n_dense, n_moe = scale * there(stages.dense), scale * there(stages.moe)
+    n_dense = scale * there(stages.dense)
+    n_moe = n_dense if moe is dense else scale * there(stages.moe)
     embeddings, heads = there(stages.embedding), there(stages.head)
     n_embedding, n_head = scale * embeddings, scale * heads
     at_ends = scale * (embeddings + heads > 0.0)
 
     def layers(a: Array, b: Array) -> Array:
-        return n_dense * a + n_moe * b
+        if moe is dense:
+            return n_dense * a if a.any() else NOTHING
+        return n_dense * a + n_moe * b if a.any() or b.any() else NOTHING
 
-    derived = groups(layouts)
-    replicas = (derived.dp_cp > 1.0) & (sent.dp_s > 0.0)
-    skew = np.where(replicas, constants.dp_skew_s * np.log2(np.maximum(sent.dp_domains, 1.0)), 0.0)
-    broadcast = np.where((layouts.zero > 0.0) & (layouts.dp > 1.0), pace.owner_broadcast_s * derived.dp_shard, 0.0)
-    # behind the last micro-batch's backward and the first one's forward, in a pipeline while it fills and drains;
-    # a stack that reduces after backward hides nothing, its share says how the network differs from the formula's
-    behind = layouts.books.stacks.gradient_overlap[layouts.stack] > 0.0
-    outlasting = np.where(behind, sent.dp_s - layouts.pp * slowest, 0.0)
-    reduced = np.maximum(sent.dp_s * pace.dp_exposed, outlasting)
-    dp = reduced + skew + broadcast + sent.pp_step_s
-    memory = engine.memory_bytes_per_s * engine.memory_fraction
+    # behind the last micro-batch's backward and the first one's forward, in a pipeline while it fills and drains
+    reduced = np.maximum(once.exposed_s, once.behind_s - layouts.pp * slowest)
+    dp = reduced + once.skew_s + once.broadcast_s + once.copies_s
     fsdp = layers(dense_waits, moe_waits)
-    tp = layers(dense.tp, moe.tp) + at_ends * one.sent.tp_ends_s
+    tp = layers(dense.tp, moe.tp) + at_ends * one.tp_ends_busy_s
     tp_exposed = layers(dense.tp_exposed, moe.tp_exposed) + at_ends * one.tp_ends_s
     terms: list[tuple[str, Array, Array | None]] = [  # what runs whether hidden or not, where that is another time
         *((path, layers(dense.compute[i], moe.compute[i]), None) for i, (path, _) in enumerate(GROUPS)),
@@ -374,21 +358,23 @@ def _whole_step(
         ("communication/tp", tp_exposed, tp),
         ("communication/cp", layers(dense.cp_exposed, moe.cp_exposed), layers(dense.cp, moe.cp)),
         ("communication/ep", layers(dense.ep_exposed, moe.ep_exposed), layers(dense.ep, moe.ep)),
-        ("communication/fsdp", fsdp, np.maximum(gathered, fsdp)),
+        ("communication/fsdp", fsdp, np.maximum(once.gathered_s, fsdp)),
         ("communication/pp", scale * one.pp_s, scale * one.pp_busy_s),
         ("pipeline/bubble", np.maximum(pipeline - m * slowest, 0.0), None),
-        ("communication/dp", dp, np.maximum(sent.dp_s + skew + broadcast + sent.pp_step_s, dp)),
-        ("optimizer/update", constants.optimizer_bytes * sent.owned_parameters / memory, None),
-        ("overhead/step", pace.step_s, None),
+        ("communication/dp", dp, np.maximum(once.busy_s, dp)),
+        ("optimizer/update", once.update_s, None),
+        ("overhead/step", table.step_s[layouts.stack], None),
     ]
     total, talked, shown = zero, zero, zero
     leaves = []
-    for path, seconds, busy in terms:
-        total = total + seconds
-        if path.startswith("communication/"):
-            talked, shown = talked + (seconds if busy is None else busy), shown + seconds
+    for path, seconds, hidden_too in terms:
+        busy = seconds if hidden_too is None else hidden_too
+        if seconds is not NOTHING:
+            total = total + seconds
+        if path.startswith("communication/") and busy is not NOTHING:
+            talked, shown = talked + busy, shown + seconds
         if keep_terms:
-            leaves.append(TimeLeaf(SPECS[path], seconds + zero, (seconds if busy is None else busy) + zero))
+            leaves.append(TimeLeaf(SPECS[path], seconds + zero, busy + zero))
     return Step(
         step_time_s=total,
         lower_s=np.minimum(np.maximum(total - shown, talked), total),
@@ -397,13 +383,20 @@ def _whole_step(
         executed_flop=one.flop * m / layouts.pp + zero,
         micro_batch_s=slowest,
         communication_s=shown,
-        misaligned=np.maximum(one.sent.misaligned, sent.misaligned) + zero,
+        misaligned=np.maximum(one.misaligned, once.misaligned) + zero,
         terms=tuple(leaves),
     )
 
 
 def _waits(layer_s: Array, gather_s: Array, power: Array) -> Array:
     """How much longer a layer takes while its weights are gathered; nothing where nothing is."""
-    if not np.any(gather_s > 0.0):
+    gathers = np.flatnonzero(gather_s > 0.0)
+    if not gathers.size:
         return 0.0 * gather_s
-    return soft_maximum(layer_s, gather_s, power) - layer_s
+    columns = np.broadcast_arrays(layer_s, gather_s, power)
+    if gathers.size == columns[1].size:
+        return soft_maximum(layer_s, gather_s, power) - layer_s
+    layer, gather, exponent = (column.take(gathers) for column in columns)
+    waits = 0.0 * columns[1]
+    waits[gathers] = soft_maximum(layer, gather, exponent) - layer
+    return waits

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dscalc.cost.axes import Groups, strides
+from dscalc.cost.columns import largest_of, row_of
 from dscalc.cost.placement import StageKinds
 from dscalc.cost.rank_parameters import RankParameters
 from dscalc.cost.schedule import SCHEDULES, chunks_per_stage
@@ -91,11 +92,10 @@ def busiest(
     zero = 0.0 * (kinds.layers + layouts.pp + layouts.vpp + layouts.schedule + layouts.n_micro + parameters.dense)
     dense, expert = parameters.dense + zero, parameters.expert + zero
     total = dense + expert if base is None else dense + expert + base.dense + base.expert
-    kind = np.argmax(total, axis=0)
-    columns = np.arange(total.shape[1])
+    pick = row_of(largest_of(total))
 
     def at(values: Array) -> Array:
-        return np.asarray(np.broadcast_to(values, total.shape)[kind, columns])
+        return np.broadcast_to(pick(np.atleast_2d(values)), total.shape[1:])
 
     frozen: tuple[Array | float, Array | float] = (0.0, 0.0)
     if base is not None and adapters is not None:

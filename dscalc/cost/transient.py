@@ -175,7 +175,7 @@ def transients(
         Term(CONTEXT, ((context, ONE),)),
         Term(COMMUNICATORS, ((nccl, ONE),)),
         Term(WORKSPACE, ((np.full(1, constants.workspace_bytes), ONE),)),
-        Term(TP_BUFFERS, ((stack.tp_buffers * gathers_input * hidden, ONE),)),
+        Term(TP_BUFFERS, ((stack.tp_buffers * gathers_input * hidden, ONE),) if stack.tp_buffers.any() else ()),
         Term(MESSAGES, ((2.0 * staged * normed, ONE),)),
         Term(PIPELINE_COPIES, ((copies, IN_FLIGHT),) if copies.any() else ()),
         Term(CONTEXT_KV, ((exchange * contexts, ONE),)),

@@ -16,7 +16,8 @@ from dscalc.errors import InputError, UnitError
 from dscalc.frozen import dataclass
 from dscalc.records import Array, Network, Protocols, Tier
 from dscalc.specs import store
-from dscalc.specs.hardware import ClusterSpec, GpuSpec
+from dscalc.specs.cluster import ClusterSpec
+from dscalc.specs.hardware import GpuSpec
 from dscalc.specs.links import InterconnectSpec, TierSpec
 from dscalc.specs.measured import NORMAL_80, CurveSpec, lower_curves
 from dscalc.specs.quantity import Quantity

@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar
 from dscalc.errors import InputError, ProfileError, UnknownNameError
 from dscalc.frozen import dataclass
 from dscalc.specs.bounded_file import fault, read_bounded
-from dscalc.specs.hardware import ClusterSpec, GpuSpec
-from dscalc.specs.links import InterconnectSpec
+from dscalc.specs.hardware import GpuSpec
 from dscalc.units import MIB
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from dscalc.specs.cluster import ClusterSpec
+    from dscalc.specs.links import InterconnectSpec
 
 PROFILES_VARIABLE = "DSCALC_PROFILES"
 MAX_FILE_BYTES = 1 * MIB
@@ -32,8 +34,8 @@ MAX_NAME = 80  # characters
 
 Kind = Literal["gpu", "cluster", "interconnect"]
 PathLike = str | os.PathLike[str]
-Spec = TypeVar("Spec", GpuSpec, ClusterSpec, InterconnectSpec)
-AnySpec = TypeVar("AnySpec", bound=GpuSpec | ClusterSpec | InterconnectSpec, covariant=True)
+Spec = TypeVar("Spec", GpuSpec, "ClusterSpec", "InterconnectSpec")
+AnySpec = TypeVar("AnySpec", bound="GpuSpec | ClusterSpec | InterconnectSpec", covariant=True)
 
 _FOLDERS: dict[Kind, str] = {"gpu": "gpus", "cluster": "clusters", "interconnect": "interconnects"}
 _KINDS = 'profile: must be "gpu" or "cluster" or "interconnect"'
@@ -95,21 +97,6 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return table
 
 
-def _check_depth(data: object) -> None:
-    level: list[object] = [data]
-    for _ in range(MAX_DEPTH):
-        inner: list[object] = []
-        for item in level:
-            if isinstance(item, dict):
-                inner += item.values()
-            elif isinstance(item, list):
-                inner += item
-        level = inner
-        if not level:
-            return
-    raise ValueError(f"nested more than {MAX_DEPTH} deep; a profile is one object of records")
-
-
 def _stamp(path: str) -> tuple[int, int]:
     """Modification time and size of a regular file."""
     try:
@@ -155,28 +142,6 @@ def _read_as_of(path: str, _mtime_ns: int, _size: int) -> dict[str, Any]:
     return data
 
 
-def _where(location: tuple[int | str, ...]) -> str:
-    parts = [str(part) if str(part).isidentifier() or isinstance(part, int) else repr(part) for part in location]
-    return ".".join(part[:MAX_NAME] for part in parts)
-
-
-def _reason(error: Exception) -> str:
-    """One line for the first fault that was found."""
-    from pydantic import ValidationError
-
-    if not isinstance(error, ValidationError):
-        return str(error)[:300]
-    details = error.errors(include_url=False, include_context=False, include_input=False)
-    first = details[0]
-    what = {
-        "extra_forbidden": "is not a field of a profile; remove it or correct its spelling",
-        "missing": "is missing",
-    }.get(first["type"], first["msg"].removeprefix("Value error, "))
-    location = _where(first["loc"])
-    more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""
-    return f"{location}: {what}{more}" if location else f"{what}{more}"
-
-
 def _validate(path: str, model: type[Spec]) -> Spec:
     return _validate_as_of(path, model, *_stamp(path))  # type: ignore[return-value, arg-type]
 
@@ -185,12 +150,14 @@ def _validate(path: str, model: type[Spec]) -> Spec:
 def _validate_as_of(
     path: str, model: type[Spec], _mtime_ns: int, _size: int
 ) -> GpuSpec | ClusterSpec | InterconnectSpec:
+    from dscalc.specs.profile_check import check_depth, first_fault
+
     data = _read_as_of(path, _mtime_ns, _size)
     try:
-        _check_depth(data)
+        check_depth(data, MAX_DEPTH)
         return model.model_validate(data)
     except (ArithmeticError, RecursionError, ValueError) as error:
-        _fail(path, _reason(error))
+        _fail(path, first_fault(error, MAX_NAME))
 
 
 def _trust(path: str, model: type[Spec]) -> Spec:
@@ -217,6 +184,8 @@ def load_profile_file(path: PathLike) -> Resolved[GpuSpec | ClusterSpec]:
     if profile == "gpu":
         return Resolved(_validate(file, GpuSpec), None, file)
     if profile == "cluster":
+        from dscalc.specs.cluster import ClusterSpec
+
         return Resolved(_validate(file, ClusterSpec), None, file)
     if profile == "interconnect":
         _fail(file, "is an interconnect; name it with --interconnect and give the file of its cluster here")
@@ -391,6 +360,8 @@ def load_interconnect(name: str, profiles: Sequence[PathLike] = ()) -> Resolved[
         InputError: the name is a number.
         ProfileError: a profile file is broken.
     """
+    from dscalc.specs.links import InterconnectSpec
+
     return _load(name, "interconnect", InterconnectSpec, profiles)
 
 
@@ -409,6 +380,8 @@ def load_cluster(name: str, profiles: Sequence[PathLike] = ()) -> Resolved[Clust
         InputError: the name is a number.
         ProfileError: a profile file is broken.
     """
+    from dscalc.specs.cluster import ClusterSpec
+
     return _load(name, "cluster", ClusterSpec, profiles)
 
 

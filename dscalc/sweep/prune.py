@@ -14,7 +14,7 @@ import numpy as np
 
 from dscalc.cost.axes import groups
 from dscalc.cost.columns import COLUMNS, narrowed
-from dscalc.cost.evaluate import CHUNK_ROWS
+from dscalc.cost.evaluate import CHUNK_ROWS, TIMED_ROWS
 from dscalc.cost.memory import memory
 from dscalc.cost.memory_floor import state_floor_bytes
 from dscalc.cost.step import Step, step
@@ -63,7 +63,7 @@ class Problem:
     level: float = 0.0  # relative difference of two times that does not tell which layout is faster
     moves: tuple[Move, ...] = ()
     fits_anyway: bool = False  # memory does not reject: to find the layout that is nearest to fitting
-    chunk_rows: int = 4 * CHUNK_ROWS  # neighbours share what the step works out once; more rows leave the cache
+    chunk_rows: int = 2 * TIMED_ROWS  # neighbours share what the step works out once; more rows leave the cache
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,8 +106,9 @@ def merged(first: Found, second: Found, problem: Problem) -> Found:
 
 def taken(layouts: Layouts, mask: Mask) -> Layouts:
     """The rows of a mask; columns that stand for every row stay."""
+    rows = np.flatnonzero(mask)  # positions gather several times as fast as a mask
     long = {name: getattr(layouts, name) for name in COLUMNS}
-    return replace(layouts, **{name: c[mask] for name, c in long.items() if c.shape == mask.shape})
+    return replace(layouts, **{name: c.take(rows) for name, c in long.items() if c.shape == mask.shape})
 
 
 class Pruner:
@@ -143,7 +144,7 @@ class Pruner:
         """Prefixes of ``level`` axes that nothing rejects that the first ``decided`` of them decide."""
         weight = self.behind[level]
         if self.levels[decided] and ids.size:
-            layouts = self.space.layouts(ids, level)
+            layouts = self.space.layouts(ids, level, {name for check in self.levels[decided] for name in check.reads})
             derived = groups(layouts)
             alive = np.ones(ids.size, dtype=bool)
             for check in self.levels[decided]:
@@ -152,7 +153,7 @@ class Pruner:
                 if count:
                     counts[check.name] = counts.get(check.name, 0) + count * weight
                     alive &= ~hit
-            ids = ids[alive]
+            ids = ids.take(np.flatnonzero(alive))
         if decided == FLOOR_LEVEL and ids.size and not self.problem.fits_anyway:
             fits = self.fits(ids, level)
             counts[FLOOR] = counts.get(FLOOR, 0) + (ids.size - int(np.count_nonzero(fits))) * weight
@@ -232,23 +233,21 @@ class Moved:
 
 def evaluated(problem: Problem, ids: Ids, known: Kept = NONE_KEPT, moved: Moved | None = None) -> Found:
     """One chunk of legal layouts: memory of all, time of those that fit; ``known`` is the front so far."""
-    space, machine = problem.space, problem.machine
-    layouts = narrowed(space.layouts(ids), ids.size)
-    held = memory(space.shape, layouts, machine.hardware, machine.adapters, keep_terms=False)
+    total, fits = memory_bytes(problem, ids)
     if problem.fits_anyway:
-        nearest = best(Kept(ids, np.zeros(ids.size), np.asarray(held.total_bytes)), problem.top, "memory")
+        nearest = best(Kept(ids, np.zeros(ids.size), total), problem.top, "memory")
         return Found(top=nearest, evaluated=ids.size, done=ids.size)
-    fits = ~(held.total_bytes > held.usable_bytes)
-    count = int(np.count_nonzero(fits))
-    missing = ids.size - count
+    kept = np.flatnonzero(fits)
+    missing = ids.size - kept.size
     rejected = ((MEMORY, missing),) if missing else ()
-    if not count:
+    if not kept.size:
         return Found(evaluated=ids.size, rejected=rejected, done=ids.size)
-    fitting = taken(layouts, fits) if missing else layouts
-    found = timed(space.shape, machine, fitting, count)
-    rows = Kept(ids[fits], found.step_time_s, held.total_bytes[fits])
+    feasible = ids.take(kept)
+    layouts = narrowed(problem.space.layouts(feasible), feasible.size)
+    found = timed(problem.space.shape, problem.machine, layouts, feasible.size)
+    rows = Kept(feasible, found.step_time_s, total.take(kept))
     if moved is not None:
-        bubble = found.bubble_over_ideal * found.micro_batch_s * fitting.n_micro
+        bubble = found.bubble_over_ideal * found.micro_batch_s * layouts.n_micro
         moved.offer(rows, rows.step_time_s - found.communication_s - bubble)
     unbeaten = rows.take(~beaten(rows, known))
     return Found(
@@ -256,14 +255,27 @@ def evaluated(problem: Problem, ids: Ids, known: Kept = NONE_KEPT, moved: Moved 
         front=front(unbeaten),
         simple=simpler(rows, problem.level),
         evaluated=ids.size,
-        feasible=count,
+        feasible=feasible.size,
         rejected=rejected,
         done=ids.size,
     )
 
 
+def memory_bytes(problem: Problem, ids: Ids) -> tuple[Array, Mask]:
+    """Bytes of a GPU of each layout, and where they fit; few rows at a time, whose columns stay in the cache."""
+    space, machine = problem.space, problem.machine
+    totals, fits = [], []
+    for start in range(0, ids.size, CHUNK_ROWS):
+        part = ids[start : start + CHUNK_ROWS]
+        layouts = narrowed(space.layouts(part), part.size)
+        held = memory(space.shape, layouts, machine.hardware, machine.adapters, keep_terms=False)
+        totals.append(held.total_bytes)
+        fits.append(~(held.total_bytes > held.usable_bytes))
+    return np.concatenate(totals), np.concatenate(fits)
+
+
 def timed(shape: ModelShape, machine: Machine, layouts: Layouts, count: int) -> Step:
-    """The step of each of ``count`` layouts, without its terms."""
+    """The step of each of ``count`` layouts, without its terms; many at a time, which share what few columns decide."""
     layouts = replace(layouts, pp=np.broadcast_to(layouts.pp, (count,)))
     found = timed_on(machine, shape, layouts, keep_terms=False)
     return replace(found, step_time_s=np.broadcast_to(found.step_time_s, (count,)))

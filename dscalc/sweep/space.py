@@ -6,7 +6,7 @@ decides a rule, so that one illegal prefix rejects everything behind it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf, prod
 from typing import Any, cast
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from dscalc import codes
 from dscalc.cost.axes import Groups, Rule, groups, rules
+from dscalc.cost.factors import alike, some_rows
 from dscalc.cost.placement import stage_kinds
 from dscalc.frozen import dataclass
 from dscalc.records import Array, Layouts, Mask, ModelShape
@@ -102,27 +103,27 @@ class Space:
         grids = int((count * each * whole).sum())
         return grids * prod(len(v) for name, v in self.values.items() if name not in _GRID_AXES)
 
-    def layouts(self, ids: Ids, upto: int = len(ORDER)) -> Layouts:
+    def layouts(self, ids: Ids, upto: int = len(ORDER), read: Collection[str] = ORDER) -> Layouts:
         """Layouts by their number among prefixes of ``upto`` axes; later axes have their first value.
 
         Args:
             ids: numbers from 0.
             upto: axes that the number counts.
+            read: axes that somebody looks at; the others have their first value too.
 
         Returns:
             Columns of shape (n,), or (1,) where an axis has one value.
         """
-        columns: dict[str, Any] = {}
-        rest = ids
+        columns: dict[str, Any] = {name: column(name, self.values[name][:1]) for name in ORDER}
+        rest, behind = ids, 1  # ``behind``: values of the axes inside that nobody looks at
         for name in reversed(ORDER[:upto]):
-            values = column(name, self.values[name])
-            if len(values) == 1:
-                columns[name] = values
+            count = len(self.values[name])
+            if count == 1 or name not in read:
+                behind *= count
                 continue
-            rest, digit = np.divmod(rest, len(values))
-            columns[name] = values.take(digit)
-        for name in ORDER[upto:]:
-            columns[name] = column(name, self.values[name][:1])
+            inner = rest // behind if behind > 1 else rest
+            rest, behind = inner // count, 1  # several times as fast as divmod
+            columns[name] = column(name, self.values[name]).take(inner - rest * count)
         dp = self.gpus / (columns["tp"] * columns["pp"] * columns["cp"])
         n_micro = self.global_batch / (dp * columns["micro_batch"])
         return replace(self.base, **columns, dp=dp, n_micro=n_micro)
@@ -135,11 +136,19 @@ def column(name: str, values: Sequence[float]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Where a prefix is rejected: ``rejects(layouts, groups)`` is a mask; ``level`` axes are decided by then."""
+    """Where a prefix is rejected: ``rejects(layouts, groups)`` is a mask.
+
+    Attributes:
+        name, message: as in a rule.
+        level: axes that are decided by then.
+        reads: axes that it looks at.
+        rejects: the mask.
+    """
 
     name: str
     message: str
     level: int
+    reads: frozenset[str]
     rejects: Callable[[Layouts, Groups], Mask]
 
 
@@ -201,11 +210,16 @@ def _own(space: Space) -> Iterator[tuple[str, str, tuple[str, ...], Callable[[La
 
     def same_layers(lay: Layouts, _: Groups) -> Mask:
         last = space.values["recompute_layers"][-1]
-        unread = (lay.recompute != FULL) & (lay.recompute_layers != last)
-        if last < inf:
-            return np.asarray(unread)
-        most = np.max(stage_kinds(space.shape, lay).layers, axis=0)
-        return np.asarray(unread | ((lay.recompute_layers >= most) & (lay.recompute_layers != last)))
+        fewer = lay.recompute_layers != last
+        same: Mask = np.asarray((lay.recompute != FULL) & fewer)  # nobody reads how many layers
+        rows = np.flatnonzero((lay.recompute == FULL) & fewer)
+        if last < inf or not rows.size:
+            return same
+        some = some_rows(lay, rows)
+        stages = alike(some, ("pp", "schedule", "vpp"))
+        most = stages.spread(np.max(stage_kinds(space.shape, stages.rows(some)).layers, axis=0))
+        same[rows] = some.recompute_layers >= most  # all of them, however many are said
+        return same
 
     twins: tuple[tuple[tuple[str, ...], Callable[[Layouts, Groups], Mask]], ...] = (
         (("pp", "schedule", "vpp"), same_schedule),
@@ -266,13 +280,14 @@ def checks(space: Space) -> tuple[Check, ...]:
     def level(read: Iterable[str]) -> int:
         return max((ORDER.index(name) + 1 for name in read), default=0)
 
-    found = [Check(name, message, level(read), mask) for name, message, read, mask in _own(space)]
+    found = [Check(name, message, level(read), frozenset(read), mask) for name, message, read, mask in _own(space)]
     for rule in rules():
 
         def rejects(layouts: Layouts, derived: Groups, rule: Rule = rule) -> Mask:
             return rule.illegal(layouts, derived, space.shape)
 
-        found.append(Check(rule.name, rule.message, level(axes_read(rule, space)), rejects))
+        read = axes_read(rule, space)
+        found.append(Check(rule.name, rule.message, level(read), read, rejects))
     # what stands for no layout goes first, so that every other rejection counts layouts
     grid = max(check.level for check in found if check.name in space.holes)
     found = [c if c.name in space.holes else replace(c, level=max(c.level, grid)) for c in found]

@@ -22,7 +22,7 @@ from dscalc.calibrate.profile import Base, cluster_record, curve_record, profile
 from dscalc.calibrate.tier_rates import placed
 from dscalc.cost.collectives import collective
 from dscalc.errors import InputError
-from dscalc.specs.hardware import ClusterSpec
+from dscalc.specs.cluster import ClusterSpec
 from dscalc.specs.measured import CurveSpec, lower_curves
 from dscalc.specs.network import lower_network
 from dscalc.specs.store import load_cluster, load_gpu, load_profile_file

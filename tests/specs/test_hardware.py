@@ -11,7 +11,8 @@ import pytest
 
 from dscalc.errors import InputError
 from dscalc.specs import store
-from dscalc.specs.hardware import DTYPES, ClusterSpec, GpuSpec, Quantity
+from dscalc.specs.cluster import ClusterSpec
+from dscalc.specs.hardware import DTYPES, GpuSpec, Quantity
 
 GPUS = store.gpu_ids()
 CLUSTERS = store.cluster_ids()

@@ -14,7 +14,7 @@ import pytest
 from dscalc.codes import LIBRARY_ALGORITHMS, LINKS, PROTOCOLS
 from dscalc.errors import InputError, ProfileError, UnknownNameError
 from dscalc.specs import network, store
-from dscalc.specs.hardware import ClusterSpec
+from dscalc.specs.cluster import ClusterSpec
 from dscalc.units import unit_dimension
 
 INTERCONNECTS = store.interconnect_ids()
