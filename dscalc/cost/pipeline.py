@@ -42,7 +42,8 @@ def one_forward_one_backward_s(runs: Runs) -> Array:
     """
     total, m, p = stage_sum(runs.count * runs.both), runs.micro, runs.stages
     best, most_f, most_b = (np.zeros_like(total) for _ in range(3))
-    for place in places(runs.forward, runs.backward, runs.count):
+    listed = list(places(runs.forward, runs.backward, runs.count))
+    for number, place in enumerate(listed):
         (f, b), pair, before = place.own, place.own[0] + place.own[1], place.before[0] + place.before[1]
         rest, later = total - before - pair, p - 1.0 - place.passed
         ahead = np.minimum(later, m - 1.0)  # forwards while the first backward is on its way, backwards after the last
@@ -51,6 +52,13 @@ def one_forward_one_backward_s(runs: Runs) -> Array:
         )
         first = np.maximum(np.maximum(rest, ahead * most_f) - ahead * f, 0.0)
         last = np.maximum(np.maximum(rest, ahead * most_b) - ahead * b, 0.0)
+        for other in listed[number + 1 : -1]:  # on from a stage before the last one, where those behind it are light
+            steps = np.minimum(other.passed - place.passed, m - 1.0)
+            there = sum(other.before) + sum(other.own) - before - pair
+            first, last = (
+                np.where(other.there, np.maximum(idle, there - steps * own), idle)
+                for idle, own in ((first, f), (last, b))
+            )
         idle = np.where(later < m - 1.0, first + last, np.maximum(first, last))
         best = np.where(place.there, np.maximum(best, before + m * pair + idle), best)
     return best
