@@ -82,7 +82,7 @@ def test_regret_of_the_choice_among_measured_layouts(groups: list[list[Run]]) ->
     print(f"{len(regrets[False])} of dense models: mean {dense:.1%}, {max(regrets[False]):.0%} most")
     assert len(groups) >= 60
     assert dense <= 0.03
-    assert np.mean(whole) <= 0.04  # three groups of models with experts are chosen badly
+    assert np.mean(whole) <= 0.03
     assert np.median(whole) <= 0.005
 
 
@@ -133,5 +133,6 @@ def test_the_measured_best_is_among_the_best_of_the_whole_space(groups: list[lis
     near = float(np.mean([o <= 0.10 for o in over]))
     print(f"\n{len(over)} groups: within 10 % in {near:.0%}, median {np.median(over):.1%}, {max(over):.0%} most")
     assert len(over) >= len(groups) - 2
+    assert np.mean(over) <= 0.10
     assert near >= 0.75
     assert np.median(over) <= 0.05
