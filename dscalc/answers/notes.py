@@ -69,7 +69,7 @@ def warnings_of(found: MemoryAnswer) -> Iterator[Warning]:
     if found.fits is False and found.usable_bytes is not None:
         over = found.usable_bytes - (found.headroom_bytes or 0.0)
         best = found.next_knob
-        step = f"try {best.option} ({best.cost})" if best else "combine several knobs below, or use more or larger GPUs"
+        step = f"try {best.option} ({best.cost})" if best else "combine several of these, or use more or larger GPUs"
         yield Warning("does_not_fit", f"needs {format_bytes(over)} of {format_bytes(found.usable_bytes)}", step)
     elif (
         found.fits and found.headroom_bytes is not None and found.headroom_bytes < found.high_bytes - found.total_bytes

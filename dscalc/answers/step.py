@@ -25,7 +25,7 @@ from dscalc.frozen import dataclass
 from dscalc.records import Engine, Layouts, PaceConstants, PaceTable, Timing
 from dscalc.specs.calibrated import calibrated
 from dscalc.specs.given import gather
-from dscalc.specs.layout_spec import lower
+from dscalc.specs.layout_spec import lower, with_gradient_bytes
 from dscalc.specs.measured import Sustained
 from dscalc.specs.network import Lowered
 from dscalc.specs.option_table import OPTIONS
@@ -38,6 +38,7 @@ from dscalc.specs.pace import (
     constant_notes,
     engine,
     error_bars,
+    generation_of,
     is_measured,
     notes_of,
     pace_constants,
@@ -46,6 +47,8 @@ from dscalc.specs.pace import (
 )
 from dscalc.specs.quantity import Quantity
 from dscalc.units import parse_time
+
+KERNEL = "/flash_fraction"
 
 DEFAULT_CONVENTION = "palm"
 JITTER = (
@@ -363,7 +366,9 @@ def step_inputs(given: Mapping[str, Any], case: Case) -> tuple[Inputs, tuple[Not
         record = replace(record, gemm_fraction=by_hand)
         slower = tuple((replace(e, gemm_fraction=by_hand), t) for e, t in slower)
         notes = tuple(n for n in notes if not n.name.endswith("gemm_fraction"))
-    stacked = notes_of(spec.stack)
+    stacked = notes_of(spec.stack, generation_of(gpu))
+    if any(n.name.endswith(KERNEL) for n in stacked):  # the stack's attention kernel, not the GPU's default one
+        notes = tuple(n for n in notes if not n.name.endswith(KERNEL))
     if "overlap" in given:
         table = overlapped(table, given["overlap"])
         slower = tuple((e, overlapped(t, given["overlap"])) for e, t in slower)
@@ -372,7 +377,7 @@ def step_inputs(given: Mapping[str, Any], case: Case) -> tuple[Inputs, tuple[Not
     return (
         Inputs(
             case,
-            lower([spec], case.books),
+            lower([spec], with_gradient_bytes(case.books, given.get("gradient_bytes"))),
             record,
             table,
             constants,

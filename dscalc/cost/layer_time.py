@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from dscalc import codes
@@ -20,6 +22,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
 TP_COLLECTIVES, TP_AGAIN = 4.0, 2.0  # a layer forward and backward; and under full recompute
 DUALPIPE = codes.SCHEDULES.index("dualpipe")
 AGAIN_OF_ALL = 1.0 / 3.0
+PRODUCTS = ("linear", "product", "expert")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,6 +100,7 @@ def layer_times(
     constants: PaceConstants,
     sent: MicroBatchExchange,
     recomputed: Array,
+    frozen: bool = False,
 ) -> tuple[LayerTime, LayerTime, EndTime]:
     """A dense layer, a layer with experts, and the ends of the model, one micro-batch each.
 
@@ -108,6 +112,7 @@ def layer_times(
         constants [-, (1,)]: what is the same everywhere.
         sent [s, (n,)]: communication.
         recomputed [fraction, (n,)]: share of a stage's layers that full recompute covers.
+        frozen [flag, (1,)]: matrix products make no weight gradients, as under low-rank adapters.
 
     Returns:
         Dense layer, layer with experts (the dense one where there is none), ends [s, (n,)].
@@ -120,7 +125,12 @@ def layer_times(
         fitted, see docs/explanation/step-time.md.
     """
     unaligned = shape.head_dim % int(constants.aligned_to) != 0
-    timed = [(w, operation_seconds(w, engine, pace, constants, unaligned)) for w in works(shape, layouts)]
+    done = works(shape, layouts)
+    if frozen:  # a weight gradient is a product of the same size as the input gradient beside it
+        done = tuple(
+            replace(w, backward_flop=0.5 * w.backward_flop) if w.operation.kind in PRODUCTS else w for w in done
+        )
+    timed = [(w, operation_seconds(w, engine, pace, constants, unaligned)) for w in done]
     zero = 0.0 * (layouts.tp + layouts.seq_len + layouts.micro_batch + engine.peak_flop_per_s + sent.tp_layer_s)
     full = (layouts.recompute == 2) * recomputed
     again_all = np.where(layouts.recompute == 2, recomputed, 1.0)
@@ -153,17 +163,16 @@ def layer_times(
         attention = sum(
             (t.forward + t.backward + t.again * again_all for w, t in mine if w.operation.kind == "core"), start=zero
         )
-        cp = sent.cp_layer_s + zero
-        tp_exposed, cp_exposed = (
-            tp * pace.tp_exposed,
-            np.where(sent.cp_hides > 0.0, np.maximum(cp - attention, 0.0), cp),
-        )
-        ep = sent.ep_layer_s * expert + zero
-        ep_exposed = ep * pace.ep_exposed * beside
         gpu = compute[0]
         for part in compute[1:]:
             gpu = gpu + part
         gpu = gpu + again
+        cp = sent.cp_layer_s + zero
+        cp_exposed = np.where(sent.cp_hides > 0.0, np.maximum(cp - attention, 0.0), cp)
+        lasts = np.maximum(sent.tp_layer_s - gpu - sent.tp_layer_s * pace.tp_exposed, 0.0)
+        tp_exposed = tp * pace.tp_exposed + lasts  # of what is on the wire no more hides than there is computing
+        ep = sent.ep_layer_s * expert + zero
+        ep_exposed = np.maximum(ep * pace.ep_exposed * beside, ep - gpu)
         busy = gpu + tp_exposed + cp_exposed + ep_exposed
         launched = 1.0 + full * AGAIN_OF_ALL
         host = (pace.host_moe_layer_s if expert else pace.host_layer_s) * launched + collectives

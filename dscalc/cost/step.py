@@ -31,7 +31,6 @@ from dscalc.frozen import dataclass
 from dscalc.records import Adapters, Array, Engine, Layouts, ModelShape, PaceConstants, PaceTable, Timing
 
 WEIGHT_SHARE = 0.5  # of a backward: input and weight gradients are products of the same size
-FROZEN_BACKWARD = 0.5  # of a backward: a frozen base has no weight gradients
 LAYER = (*PER_MICRO_BATCH, "attention")  # the columns on which the time of a layer and of a micro-batch depends
 ALL = frozenset((*LAYER, *PER_STEP))
 NOTHING = np.zeros(1)  # a term that no layout has
@@ -136,12 +135,13 @@ def _micro_batch(
     table: PaceTable,
     constants: PaceConstants,
     sent: MicroBatchExchange,
+    frozen: bool,
 ) -> _MicroBatch:
     pace = pace_of(table, layouts, engine)
     stages = _stages(shape, layouts, stage_kinds(shape, layouts))
     fullest = np.max(stages.dense + stages.moe, axis=0)
     recomputed = np.minimum(layouts.recompute_layers / np.maximum(fullest, 1.0), 1.0)
-    dense, moe, ends = layer_times(shape, layouts, engine, pace, constants, sent, recomputed)
+    dense, moe, ends = layer_times(shape, layouts, engine, pace, constants, sent, recomputed, frozen)
     tp_ends = sent.tp_ends_s * pace.tp_exposed
     waits = sent.pp_messages * pace.message_s
     ends_s = stages.embedding * ends.embedding + stages.head * (ends.head + ends.loss)
@@ -213,7 +213,8 @@ def step(
     lengths = {name: getattr(layouts, name).shape[0] for name in COLUMNS}
     count = max(lengths.values())
     some = by_layer.rows(layouts)
-    one = _micro_batch(shape, some, *known, micro_batch_exchange(shape, some, timing.network, adapters))
+    sent = micro_batch_exchange(shape, some, timing.network, adapters)
+    one = _micro_batch(shape, some, *known, sent, adapters is not None)
     some = by_step.rows(layouts)
     once = once_a_step(some, *known, step_exchange(shape, some, timing.network, adapters))
     if any(length > 1 and name not in ALL for name, length in lengths.items()):  # else all differ in what counts
@@ -221,9 +222,9 @@ def step(
         if whole.place is not None and len(whole.first) < ALIKE * count:
             part = some_rows(layouts, whole.first)
             one, once = _spread(one, _at(by_layer, whole.first)), _spread(once, _at(by_step, whole.first))
-            return _widened(_whole_step(part, timing.table, one, once, adapters, keep_terms), whole, count)
+            return _widened(_whole_step(part, timing.table, one, once, keep_terms), whole, count)
     one, once = _spread(one, by_layer), _spread(once, by_step)
-    return _widened(_whole_step(layouts, timing.table, one, once, adapters, keep_terms), None, count)
+    return _widened(_whole_step(layouts, timing.table, one, once, keep_terms), None, count)
 
 
 def _at(table: Distinct, rows: NDArray[np.intp]) -> Distinct:
@@ -285,9 +286,9 @@ def timed_step(
     References:
         [Narayanan2021] sections 2-3, [Korthikanti2022] section 5; fitted, see docs/explanation/step-time.md.
     """
-    one = _micro_batch(shape, layouts, engine, table, constants, sent.micro_batch)
+    one = _micro_batch(shape, layouts, engine, table, constants, sent.micro_batch, adapters is not None)
     once = once_a_step(layouts, engine, table, constants, sent.step)
-    return _whole_step(layouts, table, one, once, adapters, keep_terms=True)
+    return _whole_step(layouts, table, one, once, keep_terms=True)
 
 
 def _whole_step(
@@ -295,7 +296,6 @@ def _whole_step(
     table: PaceTable,
     one: _MicroBatch,
     once: OnceAStep,
-    adapters: Adapters | None,
     keep_terms: bool,
 ) -> Step:
     stages, dense, moe, ends, m = one.stages, one.dense, one.moe, one.ends, layouts.n_micro
@@ -311,12 +311,11 @@ def _whole_step(
         whole, forward = whole + stages.moe * moe_s, forward + stages.moe * (moe_s * moe.forward)
     whole, forward = whole + one.ends_s + one.pp_s, forward + (one.ends_s + one.pp_s) / 3.0
     zero = 0.0 * (whole[0] + m + once.update_s)
-    trained = FROZEN_BACKWARD if adapters is not None else 1.0
-    backward = (whole - forward) * trained
+    backward = whole - forward
     chunks = chunks_per_stage(layouts)
     outer_s = one.ends_s[[0, -1]]  # what the outermost chunk alone has, and its layers where they are not as many
     more = stages.outer - 1.0 / chunks
-    ends_forward, ends_backward = outer_s / 3.0, outer_s * (trained * 2.0 / 3.0)
+    ends_forward, ends_backward = outer_s / 3.0, outer_s * (2.0 / 3.0)
     runs = Runs(
         forward=forward + zero,
         backward=backward + zero,
@@ -330,12 +329,11 @@ def _whole_step(
     pipeline = pipeline_s(runs, np.broadcast_to(layouts.schedule, zero.shape))
     slowest = runs.slowest
     there = row_of(largest_of(np.where(runs.count > 0.0, runs.both, -1.0)))
-    scale = m * (slowest / there(whole))  # 1 but for a frozen base
-    n_dense = scale * there(stages.dense)
-    n_moe = n_dense if moe is dense else scale * there(stages.moe)
+    n_dense = m * there(stages.dense)
+    n_moe = n_dense if moe is dense else m * there(stages.moe)
     embeddings, heads = there(stages.embedding), there(stages.head)
-    n_embedding, n_head = scale * embeddings, scale * heads
-    at_ends = scale * (embeddings + heads > 0.0)
+    n_embedding, n_head = m * embeddings, m * heads
+    at_ends = m * (embeddings + heads > 0.0)
 
     def layers(a: Array, b: Array) -> Array:
         if moe is dense:
@@ -348,6 +346,7 @@ def _whole_step(
     fsdp = layers(dense_waits, moe_waits)
     tp = layers(dense.tp, moe.tp) + at_ends * one.tp_ends_busy_s
     tp_exposed = layers(dense.tp_exposed, moe.tp_exposed) + at_ends * one.tp_ends_s
+    bubble = np.maximum(pipeline - m * slowest, 0.0)
     terms: list[tuple[str, Array, Array | None]] = [  # what runs whether hidden or not, where that is another time
         *((path, layers(dense.compute[i], moe.compute[i]), None) for i, (path, _) in enumerate(GROUPS)),
         ("compute/recompute", layers(dense.again, moe.again), None),
@@ -359,13 +358,13 @@ def _whole_step(
         ("communication/cp", layers(dense.cp_exposed, moe.cp_exposed), layers(dense.cp, moe.cp)),
         ("communication/ep", layers(dense.ep_exposed, moe.ep_exposed), layers(dense.ep, moe.ep)),
         ("communication/fsdp", fsdp, np.maximum(once.gathered_s, fsdp)),
-        ("communication/pp", scale * one.pp_s, scale * one.pp_busy_s),
-        ("pipeline/bubble", np.maximum(pipeline - m * slowest, 0.0), None),
+        ("communication/pp", m * one.pp_s, m * one.pp_busy_s),
+        ("pipeline/bubble", bubble, None),
         ("communication/dp", dp, np.maximum(once.busy_s, dp)),
         ("optimizer/update", once.update_s, None),
         ("overhead/step", table.step_s[layouts.stack], None),
     ]
-    total, talked, shown = zero, zero, zero
+    total, talked, shown, stage_talked, stage_shown = (zero,) * 5
     leaves = []
     for path, seconds, hidden_too in terms:
         busy = seconds if hidden_too is None else hidden_too
@@ -373,13 +372,16 @@ def _whole_step(
             total = total + seconds
         if path.startswith("communication/") and busy is not NOTHING:
             talked, shown = talked + busy, shown + seconds
+            if path != "communication/dp":
+                stage_talked, stage_shown = stage_talked + busy, stage_shown + seconds
         if keep_terms:
             leaves.append(TimeLeaf(SPECS[path], seconds + zero, busy + zero))
+    waits = bubble / (m * slowest)  # a bubble is as long as what a stage does in it, communication included
     return Step(
         step_time_s=total,
-        lower_s=np.minimum(np.maximum(total - shown, talked), total),
-        upper_s=np.maximum(total - shown + talked, total),
-        bubble_over_ideal=np.maximum(pipeline - m * slowest, 0.0) / (m * slowest),
+        lower_s=np.minimum(np.maximum(total - shown - waits * stage_shown, talked), total),
+        upper_s=np.maximum(total - shown + talked + waits * (stage_talked - stage_shown), total),
+        bubble_over_ideal=waits,
         executed_flop=one.flop * m / layouts.pp + zero,
         micro_batch_s=slowest,
         communication_s=shown,

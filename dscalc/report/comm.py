@@ -256,7 +256,8 @@ def _stated(a: Assumption) -> str:
 
 def _explained(row: Row, width: int) -> list[str]:
     """What it is, how large a call is, what that sends, with the numbers put in, and the source; wrapped."""
-    formula, _, words = row.formula.partition(", ")
+    formula, *rest = re.split(r", (?![^(]*\))", row.formula, maxsplit=1)  # not at a comma in parentheses
+    words = "".join(rest)
     said = set(re.findall(r"[A-Za-z]\w*", f"{formula} {row.sent}")) - {"n"}
     numbers = ", ".join(f"{symbol} = {_number(value)}" for symbol, value in row.inputs.items() if symbol in said)
     sent = f"{_number(row.count)} calls x {row.sent} = {_number(row.traffic_bytes)} bytes"

@@ -85,6 +85,12 @@ def calibrated(
             record: Quantity | None = getattr(sustained, name)
             if record is not None:
                 changes.append((name, record, record.base, record.base + NORMAL_80 * (record.base_stderr or 0.0)))
+    for name, record, _, _ in changes:
+        where = f"sustained.{name}"
+        if not record.base > 0.0:
+            raise InputError(f"{record.value:g} is out of range; a value above 0 is right", where=where)
+        if (record.base_stderr or 0.0) > record.base:
+            raise InputError("the standard error is larger than the value; measure more, or leave it out", where=where)
     values = {name: value for name, _, value, _ in changes}
     notes = tuple(
         Noted(
@@ -111,6 +117,8 @@ def _type_of(gpu: GpuSpec, precision: str) -> str:
 def _possible(gpu: GpuSpec, sustained: Sustained, dtype: str) -> Quantity | None:
     """The measured rate of products of one data type, where there is one; no GPU is faster than its peak."""
     matmul = sustained.matmul.of(dtype)
+    if matmul is not None and not matmul.base > 0.0:
+        raise InputError("0 is out of range; a value above 0 is right", where=f"sustained.matmul.{dtype}")
     if matmul is not None and matmul.base > ABOVE_PEAK * (peak := gpu.peak_flop_per_s(dtype)):
         raise InputError(
             f"{format_flop_rate(matmul.base)} is more than the {format_flop_rate(peak)} that {gpu.id} has at best; "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 from typing import Annotated, Any
 
@@ -131,3 +132,18 @@ def _book_names(books: Books) -> dict[str, tuple[str, ...]]:
         "loss": books.losses.names,
         "stack": books.stacks.names,
     }
+
+
+def with_gradient_bytes(books: Books, width: float | None) -> Books:
+    """Code books whose recipes put a stated number of bytes of each gradient on the wire.
+
+    Args:
+        books: the code books.
+        width: bytes of an element; None: as each recipe says.
+
+    Returns:
+        The books.
+    """
+    if width is None:
+        return books
+    return replace(books, recipes=replace(books.recipes, reduce=np.full_like(books.recipes.reduce, width)))

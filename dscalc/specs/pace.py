@@ -211,20 +211,21 @@ def _gain(gpu: GpuSpec, precision: str, generation: str, peak: float, tables: Da
     return noted(name, rows.get(f"{precision} {generation}") or rows[f"{precision} other"]), nominal.base
 
 
-def notes_of(stack: str) -> tuple[Noted, ...]:
+def notes_of(stack: str, generation: str) -> tuple[Noted, ...]:
     """What a stack's pace rests on.
 
     Args:
         stack: a name of ``stack_names``.
+        generation: of the GPU, see ``generation_of``.
 
     Returns:
-        Its records; those of its attention kernel by generation.
+        Its records, and that of its attention kernel where it is another one than the GPU has by default.
     """
     row = _stack(stack, shipped())
     flash = row.get("flash_fraction", {})
     return (
         *(noted(f"{stack}/{name}", row[name]) for name in _COLUMNS),
-        *(noted(f"{stack}/flash_fraction/{g}", record) for g, record in flash.items()),
+        *(noted(f"{stack}/flash_fraction", record) for g, record in flash.items() if g == generation),
     )
 
 
