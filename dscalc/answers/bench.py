@@ -20,6 +20,7 @@ from dscalc.cost.measured import bus_volume
 from dscalc.errors import InputError
 from dscalc.frozen import dataclass
 from dscalc.specs.given import gather
+from dscalc.specs.store import load_cluster
 from dscalc.units import DAY, MINUTE, parse_time
 
 OUTPUT = "dscalc-bench.json"
@@ -330,6 +331,23 @@ def seconds(value: str | float, flag: str) -> float:
     if not least <= found <= LONGEST_BUDGET_S:
         raise InputError(f"{value} is out of range: from {least:g}s to 1d", where=flag)
     return found
+
+
+def likely_gpus(given: Mapping[str, Any]) -> int:
+    """GPUs of a node where nobody says: those of the named cluster, else eight.
+
+    Args:
+        given: options.
+
+    Returns:
+        How many.
+
+    Raises:
+        InputError: no such cluster.
+    """
+    if "cluster" not in given:
+        return LIKELY_GPUS
+    return int(load_cluster(given["cluster"], given.get("profile", ())).spec.gpus_per_node.base)
 
 
 def script(

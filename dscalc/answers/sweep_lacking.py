@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import lcm
 
 from dscalc.sweep.prune import FLOOR, Found
@@ -42,6 +43,7 @@ def lacking(space: Space, found: Found) -> str:
     return "dp" if any(check.name == "dp" for check in checks(space)) else "gpus"
 
 
+@lru_cache(maxsize=8)
 def reasons_of(spaces: tuple[Space, ...]) -> dict[str, str]:
     """What each name of a rejection means."""
     return {check.name: check.message for space in spaces for check in checks(space)} | WORDS
@@ -51,7 +53,8 @@ def what_would_be_legal(name: str, space: Space) -> str:
     """What to change where no layout keeps a rule."""
     if name == "global_batch":
         dp = space.gpus // lcm(*(int(space.values[axis][0]) for axis in ("tp", "pp", "cp")))
-        whole = -(-space.global_batch // dp) * dp if dp else space.gpus
+        each = dp * int(min(space.values["micro_batch"]))
+        whole = -(-space.global_batch // each) * each if each else space.gpus
         return f"give a --global-batch that the data-parallel ranks divide, e.g. {whole:,}, or another number of GPUs"
     if name in ("gpus", "dp"):
         return f"give degrees that {space.gpus:,} GPUs can be divided into, or another number of GPUs"

@@ -60,7 +60,7 @@ def command(launch: str | None, budget: float | None, timeout: float | None, res
     timing = bench.Timing(budget or bench.BUDGET_S, timeout or bench.TIMEOUT_S)
     force = bool(output.pop("force", False))
     if launch is not None:
-        nodes, inside = given.pop("nodes", 1), given.pop("gpus_per_node", bench.LIKELY_GPUS)
+        nodes, inside = given.pop("nodes", 1), given.pop("gpus_per_node", None) or bench.likely_gpus(given)
         sys.stdout.write(bench.script(launch, nodes, inside, timing, path, resume=resume, force=force, options=given))
         return
     for name in ("nodes", "gpus_per_node"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -73,6 +74,10 @@ def command(
     given, output = collect(params)
     path = output.get("output")
     makes = path if path and "format" not in output and path.lower().endswith(".json") else None
+    read = {Path(name).resolve() for name in (*files, *([step] if step else ())) if name != "-"}
+    for option, target in (("--output", path), ("--plot", plot)):
+        if target and Path(target).resolve() in read:
+            raise click.UsageError(f"{option} {target}: is one of the files to read; write to another one")
     from dscalc.answers.fit import fit
     from dscalc.report.export import refuse_target, write_file
     from dscalc.report.fit import render

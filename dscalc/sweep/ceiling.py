@@ -124,7 +124,7 @@ def limits(points: Sequence[Point], share: float, weak: bool, critical: Critical
     put(
         "throughput_peak",
         float(peak.gpus) if peak is not last and len(points) > 1 else None,
-        "more GPUs make fewer tokens a second",
+        "more GPUs make fewer tokens a second" + ("" if peak.searched else " with the layouts found on fewer"),
         f"throughput still grows at {last.gpus:,} GPUs",
     )
     shares = [(p.communication_s - p.latency_s) / p.latency_s if p.latency_s > 0.0 else inf for p in points]
@@ -138,7 +138,7 @@ def limits(points: Sequence[Point], share: float, weak: bool, critical: Critical
     put(
         "sequences",
         None if weak else first.sequences * last.model_parallel,
-        f"{first.sequences:,.0f} sequences a step, one for each data-parallel rank of {last.model_parallel:g} GPUs",
+        f"{first.sequences:,.0f} sequences a step, one for each data-parallel rank; one is {last.model_parallel:g} GPUs",
         "the batch grows with the GPUs",
     )
     return found
