@@ -138,7 +138,7 @@ def limits(points: Sequence[Point], share: float, weak: bool, critical: Critical
     put(
         "sequences",
         None if weak else first.sequences * last.model_parallel,
-        f"{first.sequences:,.0f} sequences a step, one for each data-parallel rank; one is {last.model_parallel:g} GPUs",
+        f"{first.sequences:,.0f} sequences a step, one a data-parallel rank; one is {last.model_parallel:g} GPUs",
         "the batch grows with the GPUs",
     )
     return found
