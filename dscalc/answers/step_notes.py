@@ -334,7 +334,7 @@ def step_warnings(answer: StepAnswer, found: Step) -> list[Warning]:
         notes.append(
             Warning(
                 "experts",
-                "layers with many small experts are the least certain part: published runs differ by 17 to 35 %",
+                "layers with experts are the least certain part: releases of one framework differ by up to a third",
                 f"measure one step ({format_time(answer.step_time_s)} predicted) and give it with --measured",
             )
         )
@@ -342,7 +342,23 @@ def step_warnings(answer: StepAnswer, found: Step) -> list[Warning]:
         notes.append(
             Warning(
                 "adapters",
-                "a frozen base has half of a backward; MFU counts all of it, and no published run confirms the time",
+                "a frozen base has no weight gradients; MFU counts them, and no published run confirms the time",
+                "measure one step and give it with --measured",
+            )
+        )
+    if spec.offload:
+        notes.append(
+            Warning(
+                "offload_not_timed",
+                f"copies to the host and its work (--offload {','.join(spec.offload)}) are no part of this time",
+                "measure one step and give it with --measured",
+            )
+        )
+    if spec.precision == "fp32":
+        notes.append(
+            Warning(
+                "fp32_in_part",
+                "only linear layers are timed in 32 bits; attention, kernels and messages count as 16-bit ones",
                 "measure one step and give it with --measured",
             )
         )

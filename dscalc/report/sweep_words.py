@@ -90,9 +90,7 @@ def ceiling_words(answer: SweepAnswer, setup: str) -> str:
         return "No layout was found, so there is nothing to scale."
     if found.gpus is None or found.binding_limit is None:
         return f"No limit was reached up to {max(p.gpus for p in found.points):,} GPUs."
-    beyond = (
-        f", beyond the {last:,} searched (with their layouts: a sweep to there may find more)" if found.beyond else ""
-    )
+    beyond = f", beyond the {last:,} searched" if found.beyond else ""
     reason = found.limits[found.binding_limit].reason
     why = f"{beyond}. Binding limit: {LIMIT_WORDS[found.binding_limit]} ({reason})."
     if found.low_gpus == found.high_gpus:
