@@ -266,8 +266,8 @@ EXPLAINED = (
     "> best by the objective; * unbeaten: no other layout is as good in step time, memory, GPUs and cost, and better "
     "in one.",
     "A limit is read off the curve between its points, by power laws; beyond the largest number of GPUs searched the "
-    "layouts go on with more data-parallel ranks, and a sweep to there may find better ones. The range comes from the error of the prediction, put on the rate of "
-    "computing and on that of the network in turn: moves add as squares.",
+    "layouts go on with more data-parallel ranks, and a sweep to there may find better ones. The range comes from the "
+    "error of the prediction, put on the rate of computing and on that of the network in turn: moves add as squares.",
     "communication = computing: all communication, hidden or not, against all computing: what `dscalc ratio` says of "
     "6ND/P and 2N b_r/BW, with everything else that a step has.",
     "marginal GPU: tokens/s that one more GPU adds, over tokens/s of a GPU at the smallest number.",
