@@ -14,6 +14,7 @@ from dscalc.cost.measured import moved_curves
 from dscalc.cost.step import Step
 from dscalc.cost.stragglers import normal_maximum_factor
 from dscalc.records import PaceTable
+from dscalc.specs.overlap import HIDES, overlapped
 from dscalc.specs.pace import faults
 from dscalc.specs.sgd_facts import sgd_facts
 from dscalc.units import format_time
@@ -45,6 +46,15 @@ def _table(**columns: float) -> Change:
         table: PaceTable = inputs.table
         whole = {name: np.full_like(getattr(table, name), value) for name, value in columns.items()}
         return replace(inputs, table=replace(table, **whole))
+
+    return changed
+
+
+def _overlap(*axes: str) -> Change:
+    """Communication that hides on these axes, and on no other."""
+
+    def changed(inputs: Inputs) -> Inputs:
+        return replace(inputs, table=overlapped(inputs.table, axes))
 
     return changed
 
@@ -89,26 +99,11 @@ def _layout(column: str, value: float) -> Change:
     return changed
 
 
-_EXPOSED = dict.fromkeys(
-    (
-        "tp_exposed",
-        "dp_exposed",
-        "dp_exposed_sharded",
-        "dp_exposed_pipeline",
-        "pp_exposed",
-        "ep_exposed",
-        "overlap_power",
-    ),
-    1.0,
-)
-_HIDDEN = dict.fromkeys(
-    ("tp_exposed", "dp_exposed", "dp_exposed_sharded", "dp_exposed_pipeline", "pp_exposed", "ep_exposed"), 0.0
-) | {"overlap_power": 8.0}
 SLOWER: tuple[tuple[str, str, Change, str], ...] = (
     (
         "no communication is hidden",
         "overlap",
-        _table(**_EXPOSED),
+        _overlap(),
         "look at a profiler's trace: do NCCL kernels run beside matrix products? switch overlap on",
     ),
     (
@@ -152,7 +147,7 @@ FASTER: tuple[tuple[str, str, Change, str], ...] = (
     (
         "all communication is hidden",
         "overlap",
-        _table(**_HIDDEN),
+        _overlap(*HIDES),
         "a trace shows whether it is; name the --stack that does",
     ),
     (

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from dscalc import codes
@@ -22,7 +20,6 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
 TP_COLLECTIVES, TP_AGAIN = 4.0, 2.0  # a layer forward and backward; and under full recompute
 DUALPIPE = codes.SCHEDULES.index("dualpipe")
 AGAIN_OF_ALL = 1.0 / 3.0
-PRODUCTS = ("linear", "product", "expert")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,12 +122,7 @@ def layer_times(
         fitted, see docs/explanation/step-time.md.
     """
     unaligned = shape.head_dim % int(constants.aligned_to) != 0
-    done = works(shape, layouts)
-    if frozen:  # a weight gradient is a product of the same size as the input gradient beside it
-        done = tuple(
-            replace(w, backward_flop=0.5 * w.backward_flop) if w.operation.kind in PRODUCTS else w for w in done
-        )
-    timed = [(w, operation_seconds(w, engine, pace, constants, unaligned)) for w in done]
+    timed = [(w, operation_seconds(w, engine, pace, constants, unaligned)) for w in works(shape, layouts, frozen)]
     zero = 0.0 * (layouts.tp + layouts.seq_len + layouts.micro_batch + engine.peak_flop_per_s + sent.tp_layer_s)
     full = (layouts.recompute == 2) * recomputed
     again_all = np.where(layouts.recompute == 2, recomputed, 1.0)

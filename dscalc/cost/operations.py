@@ -17,6 +17,7 @@ from dscalc.frozen import dataclass
 from dscalc.records import Array, Engine, Layouts, ModelShape, PaceConstants, PaceTable
 
 ELEMENT_BYTES = 2.0
+PRODUCTS = ("linear", "product", "expert")  # kinds of operations that are matrix products
 FLOP_PER_PRODUCT = 2.0  # a multiplication and an addition
 RAMP_FLOP_PER_S = 989.4e12  # the peak at which ``gemm_ramp`` is stated: a faster unit spends more of a tile on filling
 FLASH_BACKWARD = 2.5  # five products of the forward's two: scores are made again
@@ -156,12 +157,13 @@ def case_of(shape: ModelShape, layouts: Layouts) -> Case:
     )
 
 
-def works(shape: ModelShape, layouts: Layouts) -> tuple[Work, ...]:
+def works(shape: ModelShape, layouts: Layouts, frozen: bool = False) -> tuple[Work, ...]:
     """FLOP and bytes of every operation that the model has.
 
     Args:
         shape [elements, (1,)]: the model.
         layouts [degrees, (n,)]: the layout columns.
+        frozen [flag, (1,)]: products make no weight gradients, as under low-rank adapters.
 
     Returns:
         The operations in the order of the table, of one layer, embedding or head and one micro-batch [FLOP, (n,)].
@@ -173,6 +175,7 @@ def works(shape: ModelShape, layouts: Layouts) -> tuple[Work, ...]:
         [Korthikanti2022] appendix A, [Dao2023] section 3, [Chowdhery2022] appendix B.
     """
     case = case_of(shape, layouts)
+    backward_products = 1.0 if frozen else 2.0  # of the input, and of the weight
     full = (layouts.recompute == FULL) * 1.0
     chosen = layouts.recompute == SELECTIVE
     second = chosen & (layouts.books.stacks.every_second_matmul[layouts.stack] > 0.0)
@@ -189,11 +192,11 @@ def works(shape: ModelShape, layouts: Layouts) -> tuple[Work, ...]:
         first, middle, last, count = (np.asarray(x, dtype=np.float64) + 0.0 * case.tokens for x in sizes)
         again = full if operation.part in ("layer", "dense", "moe") else 0.0 * full
         zero = 0.0 * case.tokens
-        if operation.kind in ("linear", "product", "expert"):
+        if operation.kind in PRODUCTS:
             flop = FLOP_PER_PRODUCT * first * middle * last * count
             short = 1.0 / np.maximum(middle, 1.0) + 1.0 / np.maximum(last, 1.0) + 1.0 / np.maximum(first, 1.0)
             again = np.where(second & (operation.kind == "linear"), 0.5, again)
-            found.append(Work(operation, flop, 2.0 * flop, zero, zero, again, short))
+            found.append(Work(operation, flop, backward_products * flop, zero, zero, again, short))
         elif operation.kind == "core":
             flop = np.where(case.unfused, middle, first)
             backward = np.where(case.unfused, 2.0, FLASH_BACKWARD) * flop
@@ -228,7 +231,7 @@ def operation_seconds(work: Work, engine: Engine, pace: Pace, constants: PaceCon
     """
     kind = work.operation.kind
     memory = engine.memory_bytes_per_s * engine.memory_fraction
-    if kind in ("linear", "product", "expert"):
+    if kind in PRODUCTS:
         speed, slowdown = engine.peak_flop_per_s, 1.0
         if kind == "linear":
             speed = speed * engine.linear_gain

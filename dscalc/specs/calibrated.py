@@ -12,6 +12,7 @@ from dscalc.errors import InputError
 from dscalc.records import Engine, PaceTable
 from dscalc.specs.hardware import GpuSpec
 from dscalc.specs.measured import NORMAL_80, Sustained
+from dscalc.specs.overlap import SHARES
 from dscalc.specs.pace import HALF, Noted, generation_of, noted, row_of, shipped
 from dscalc.specs.quantity import Quantity
 from dscalc.units import format_flop_rate
@@ -19,7 +20,6 @@ from dscalc.units import format_flop_rate
 ABOVE_PEAK = 1.05  # of a data type's peak: clocks may boost a little, more is another GPU or type
 LOW = ("fp8", "fp4")
 LEAST_GAIN = 1.0 + 1e-6  # of such products over 16 bits: above 1 they count as such
-_EXPOSED = ("tp_exposed", "dp_exposed", "dp_exposed_sharded", "dp_exposed_pipeline", "pp_exposed", "ep_exposed")
 _HOST = ("host_layer_s", "host_layer_low_s", "host_moe_layer_s", "host_expert_s", "step_s")
 
 
@@ -145,7 +145,7 @@ def _changed(engine: Engine, table: PaceTable, values: Mapping[str, float]) -> t
     memory = values.get("memory_fraction", float(engine.memory_fraction[0]))
     host, talking = values.get("host_factor", 1.0), values.get("communication_factor", 1.0)
     columns = {name: getattr(table, name) * host for name in _HOST}
-    columns |= {name: getattr(table, name) * talking for name in _EXPOSED}
+    columns |= {name: getattr(table, name) * talking for name in SHARES}
     return (
         replace(
             engine,

@@ -33,7 +33,8 @@ HIDES = {
     "pp": Hides(("pp_exposed",), (), ("message_overlap",)),
     "ep": Hides(("ep_exposed",), (), ()),
 }
-COLUMNS = frozenset(name for hides in HIDES.values() for name in (*hides.shares, *hides.powers))
+SHARES = tuple(name for hides in HIDES.values() for name in hides.shares)
+COLUMNS = frozenset((*SHARES, *(name for hides in HIDES.values() for name in hides.powers)))
 
 
 def overlapped(table: PaceTable, axes: Collection[str]) -> PaceTable:

@@ -2,9 +2,8 @@
 
 ``python -m dscalc.validation.fit_bars [--write]`` after ``fit_step --write``. A bar is the square root of a sum of
 squares (``dscalc.cost.bar``); its coefficients minimise the score of an 80 % interval (the logarithm of its width, and
-four times that of what it misses by), every group counting the same, with priors from
-``dscalc/specs/fit.toml``. A stack that only one group has teaches
-twice: as the unknown one, and with its own numbers.
+four times that of what it misses by), every group counting the same, with priors from ``dscalc/specs/fit.toml``. A
+stack that only one group has teaches twice: as the unknown one, and with its own numbers.
 """
 
 from __future__ import annotations
